@@ -1,0 +1,35 @@
+"""Environment variables, mount points and ports that the operator sets and the pods read.
+
+The builders of the operator write these names into manifests; driver, runner and sidecar read them in
+their `__main__` only.
+"""
+
+ATTEMPT = "TUNING_ATTEMPT"
+"""Number of the attempt, from 1: driver, runner and sidecar."""
+RUN_DOCUMENT = "TUNING_RUN_DOCUMENT"
+"""Path of run.json: driver, runner and sidecar."""
+RAY_ADDRESS = "TUNING_RAY_ADDRESS"
+"""Base URL of the Ray dashboard: driver."""
+RAY_JOB_ID = "TUNING_RAY_JOB_ID"
+"""Submission id of the Ray job, one per attempt: driver."""
+RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the name of a variable
+"""Token of the Ray cluster, from the Secret that KubeRay makes: driver. The name is Ray's own."""
+SIDECAR_ADDRESS = "TUNING_SIDECAR_ADDRESS"
+"""Base URL of the sidecar in the head pod: driver."""
+
+CONFIG_MOUNT = "/etc/agent-tuning/run"
+"""Folder of the run's ConfigMap."""
+RUN_DOCUMENT_KEY = "run.json"
+RUN_DOCUMENT_PATH = f"{CONFIG_MOUNT}/{RUN_DOCUMENT_KEY}"
+VOLUME_MOUNT = "/mnt/agent-tuning"
+"""Mount point of the checkpoint volume in head, worker and sidecar containers."""
+SOURCE_MOUNT = "/opt/agent-tuning/source"
+"""Mount point of `workflow.source`; it is put on PYTHONPATH."""
+TEMPLATE_MOUNT = "/etc/agent-tuning/chat-template"
+"""Mount point of `model.chatTemplate`."""
+DATASETS_MOUNT = "/etc/agent-tuning/datasets"
+"""Parent folder of datasets that come from ConfigMaps: one folder for each, `train` or the evaluation's name."""
+
+DASHBOARD_PORT = 8265
+SIDECAR_PORT = 8090
+SIDECAR_PORT_NAME = "tuning-metrics"

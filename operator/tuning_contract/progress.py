@@ -1,0 +1,46 @@
+"""What the sidecar answers to `GET /progress`.
+
+The operator polls it for status only: unreachable means that nothing is known, never that the run is unwell.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Newest figures of a running attempt."""
+
+    attempt: int
+    step: int = 0
+    target_steps: int = 0
+    updated_at: float = 0.0
+    """Seconds since 1970 of the newest record; 0 before the first one."""
+    eta_seconds: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Newest trainer values by canonical name."""
+    checkpoint_step: int = 0
+    checkpoint_path: str = ""
+    """Newest complete checkpoint, relative to the volume's root."""
+    checkpoint_saved_at: float = 0.0
+    evaluation: tuple[Mapping[str, Any], ...] = ()
+    """`{dataset, step, mean}` for the first and the newest evaluation of each set."""
+
+    def to_text(self) -> str:
+        """One JSON object."""
+        return json.dumps(
+            {name: getattr(self, name) for name in self.__dataclass_fields__}
+            | {"values": dict(self.values), "evaluation": [dict(entry) for entry in self.evaluation]}
+        )
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> "Progress":
+        """Parse; ValueError when it is no progress document. Unknown keys are a newer sidecar's and are ignored."""
+        try:
+            document = json.loads(text)
+            known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
+            return cls(**known | {"evaluation": tuple(known.get("evaluation", ()))})
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not a progress document: {error}") from error

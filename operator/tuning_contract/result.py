@@ -1,0 +1,79 @@
+"""result.json: how the run ended, in the runner's own words.
+
+Written once, atomically, by the runner at its end. The sidecar serves it, the driver judges by it: a
+complete result whose step equals the target is success, whatever an exit code says.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+
+
+@dataclass(frozen=True)
+class EvaluationFigures:
+    """One evaluation of one set: what is shown in status and README."""
+
+    dataset: str
+    step: int
+    mean: float
+    episodes: int
+    unscored: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Means of the metrics that workflow and judge returned."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The end of a run."""
+
+    run_uid: str
+    run_digest: str
+    """Digest of run.json: a result of other settings is not this run's result."""
+    attempt: int
+    outcome: str
+    step: int
+    target_steps: int
+    finished_at: float
+    """Seconds since 1970."""
+    cause: str = ""
+    message: str = ""
+    checkpoint: str = ""
+    """Newest complete checkpoint, relative to the volume's root."""
+    checkpoint_step: int = 0
+    final_model: str = ""
+    """Folder of the tuned model, relative to the volume's root."""
+    evaluation: tuple[EvaluationFigures, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether this result by itself proves success."""
+        return self.outcome == SUCCEEDED and self.step == self.target_steps and bool(self.final_model)
+
+    def to_text(self) -> str:
+        """The document, indented for a reader."""
+        return json.dumps(_plain(self), indent=2, sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> "RunResult":
+        """Parse; ValueError when it is no result."""
+        try:
+            document: dict[str, Any] = json.loads(text)
+            figures = tuple(EvaluationFigures(**entry) for entry in document.pop("evaluation", []))
+            return cls(**document, evaluation=figures)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not a result: {error}") from error
+
+
+def _plain(result: RunResult) -> dict[str, Any]:
+    document = {name: getattr(result, name) for name in result.__dataclass_fields__}
+    document["metrics"] = dict(result.metrics)
+    document["evaluation"] = [
+        {name: getattr(entry, name) for name in entry.__dataclass_fields__} | {"metrics": dict(entry.metrics)}
+        for entry in result.evaluation
+    ]
+    return document

@@ -1,0 +1,60 @@
+"""The driver's termination message and its exit codes.
+
+The message travels through the pod's status to the operator, so it must fit into 2,048 bytes (the kubelet
+keeps 4,096 for a whole pod). The exit code only tells the Job whether another pod may help: the verdict is
+in the message.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+LIMIT = 2048
+"""Bytes of the whole message."""
+
+EXIT_SUCCEEDED = 0
+EXIT_FAILED = 10
+"""The run failed: another driver pod cannot help (podFailurePolicy FailJob)."""
+EXIT_ATTEMPT_LOST = 11
+"""The Ray cluster is lost: another driver pod cannot help (podFailurePolicy FailJob)."""
+EXIT_DRIVER_ERROR = 20
+"""The driver itself failed: the next pod attaches to the same Ray job."""
+
+VERDICT_CODES = (EXIT_FAILED, EXIT_ATTEMPT_LOST)
+
+
+@dataclass(frozen=True)
+class TerminationMessage:
+    """What the driver has to say at its end."""
+
+    outcome: str
+    """Succeeded or Failed."""
+    cause: str = ""
+    message: str = ""
+    step: int = 0
+    target_steps: int = 0
+    checkpoint: str = ""
+    """Path of the newest complete checkpoint below the volume's root."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """JSON of at most LIMIT bytes; the free text is cut on a code point, all else stays whole."""
+        document = asdict(self) | {"metrics": dict(self.metrics)}
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        message = self.message
+        while len(text.encode()) > LIMIT:
+            over = len(text.encode()) - LIMIT
+            message = message.encode()[: max(0, len(message.encode()) - max(over, 8) - 4)].decode(errors="ignore")
+            text = json.dumps(document | {"message": message + "…"}, ensure_ascii=False, separators=(",", ":"))
+            if not message:
+                document["metrics"] = {}
+        return text
+
+    @classmethod
+    def from_text(cls, text: str) -> "TerminationMessage | None":
+        """Parse a message; None when the text is something else (the last lines of a log, say)."""
+        try:
+            document = json.loads(text)
+            return cls(**{name: document[name] for name in cls.__dataclass_fields__ if name in document})
+        except (ValueError, TypeError):
+            return None

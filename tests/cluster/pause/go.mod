@@ -1,0 +1,3 @@
+module agenttuning.io/tests/cluster/pause
+
+go 1.26.0
