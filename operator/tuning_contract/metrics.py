@@ -31,7 +31,7 @@ TRAINER_METRICS: tuple[Metric, ...] = (
     _trainer(
         "reward_mean",
         "reward_mean",
-        "Mean reward of the scored training episodes of the step, before masking and normalisation; absent when none was",
+        "Mean reward of the scored training episodes of the step, before masking and scaling; absent when none was",
     ),
     _trainer("reward_min", "reward_min", "Lowest reward of the step's scored training episodes"),
     _trainer("reward_max", "reward_max", "Highest reward of the step's scored training episodes"),
