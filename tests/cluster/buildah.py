@@ -8,6 +8,7 @@ the images of the machine's own container tools are never touched.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -73,8 +74,8 @@ def install_missing(tools: Mapping[str, str]) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=quiet)
 
 
-def run_logged(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, echo: str = "STEP ") -> None:
-    """Run `command`, write what it prints to `log`, and echo the lines that begin with `echo` as progress.
+def run_logged(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, echo: str = r"(\[\d+/\d+\] )?STEP ") -> None:
+    """Run `command`, write what it prints to `log`, and echo the lines that match `echo` as progress.
 
     Raises:
         RuntimeError: the command failed; the message has the last lines of its output.
@@ -82,7 +83,7 @@ def run_logged(command: Sequence[str], log: Path, env: Mapping[str, str] | None 
     start = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: list[str] = []
-    with log.open("w") as sink:
+    with log.open("w", buffering=1) as sink:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=env
         )
@@ -90,7 +91,7 @@ def run_logged(command: Sequence[str], log: Path, env: Mapping[str, str] | None 
         for line in process.stdout:
             sink.write(line)
             tail = [*tail[1 - _LINES_OF_A_FAILURE :], line]
-            if line.startswith(echo):
+            if re.match(echo, line):
                 say(f"  {time.monotonic() - start:6.1f} s  {line.strip()[:150]}")
     if process.wait() != 0:
         raise RuntimeError(f"{' '.join(command[:3])} ... failed ({process.returncode}); log: {log}\n{''.join(tail)}")

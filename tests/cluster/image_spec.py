@@ -1,0 +1,121 @@
+"""What our images are made from, and the key that follows from it. Called by images.py; builds nothing.
+
+A key is a digest over the Dockerfile, every file that it copies, and the keys of the images below, so the same key means
+the same image, and a registry that has it needs neither a build nor a push.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KEY_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """One image. Paths are relative to the repository."""
+
+    name: str
+    dockerfile: Path
+    context: Path = Path()
+    parent: str | None = None
+    """The image that BASE_IMAGE names; None is the debootstrapped base."""
+    builder: str | None = None
+    """The image that BUILDER_IMAGE names: what the parent is made of, without the code that changes often."""
+    stage: str | None = None
+    """Build only up to this stage of the Dockerfile; such an image stays on this machine."""
+
+    def text(self, root: Path) -> str:
+        """The Dockerfile, without the stages after `stage`.
+
+        Raises:
+            ValueError: the Dockerfile has no such stage.
+        """
+        text = (root / self.dockerfile).read_text()
+        if self.stage is None:
+            return text
+        before, *stages = re.split(r"^(?=FROM )", text, flags=re.MULTILINE)
+        for number, stage in enumerate(stages, start=1):
+            if re.match(rf"FROM \S+ AS {re.escape(self.stage)}\s", stage):
+                return "".join([before, *stages[:number]])
+        raise ValueError(f"{self.dockerfile} has no stage {self.stage!r}")
+
+
+def _example(name: str) -> ImageSpec:
+    folder = Path("images/examples") / name
+    return ImageSpec(name, folder / "Dockerfile", folder, parent="runner-trl", builder="runner-trl-dependencies")
+
+
+_RUNNER = Path("images/runner-trl/Dockerfile")
+SPECS = {
+    spec.name: spec
+    for spec in (
+        ImageSpec("operator", Path("images/operator/Dockerfile")),
+        ImageSpec("runner-trl-dependencies", _RUNNER, stage="dependencies"),
+        ImageSpec("runner-trl", _RUNNER),
+        _example("math-agent"),
+        _example("tiny"),
+    )
+}
+PUBLISHED = tuple(name for name, spec in SPECS.items() if spec.stage is None)
+
+
+def image_key(name: str, base_key: str, root: Path = REPOSITORY) -> str:
+    """The key of image `name` over a base image with `base_key`: 16 hexadecimal digits."""
+    spec = SPECS[name]
+    text = spec.text(root)
+    digest = hashlib.sha256()
+    for part in (name, text, *_keys_below(spec, base_key, root)):
+        digest.update(part.encode() + b"\0")
+    for source in copied_sources(text):
+        for file in source_files(root / spec.context / source):
+            executable = bool(file.stat().st_mode & 0o100)
+            digest.update(f"{file.relative_to(root)}\0{executable}\0".encode() + _digest(file))
+    return digest.hexdigest()[:KEY_LENGTH]
+
+
+def copied_sources(dockerfile: str) -> list[str]:
+    """The paths in the build context that the Dockerfile copies, in order, each once.
+
+    Raises:
+        ValueError: a source with a wildcard, or in the JSON form: neither is used here, and a key would miss it.
+    """
+    found: dict[str, None] = {}
+    for line in re.sub(r"\\\n", " ", dockerfile).splitlines():
+        words = line.split()
+        if not words or words[0].upper() not in ("COPY", "ADD"):
+            continue
+        if any(word.startswith("--from=") for word in words):
+            continue
+        paths = [word for word in words[1:] if not word.startswith("--")][:-1]
+        if any(set(path) & set('*?["') for path in paths):
+            raise ValueError(f"only plain paths can be copied: {line}")
+        found.update(dict.fromkeys(paths))
+    return list(found)
+
+
+def source_files(path: Path) -> Iterator[Path]:
+    """The files at or below `path` in a fixed order, without the byte code that Python leaves there.
+
+    Raises:
+        FileNotFoundError: there is nothing at `path`.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"a Dockerfile copies {path}, which does not exist")
+    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".pyc":
+            yield file
+
+
+def _keys_below(spec: ImageSpec, base_key: str, root: Path) -> list[str]:
+    below = [name for name in (spec.parent, spec.builder) if name is not None]
+    return [image_key(name, base_key, root) for name in below] or [base_key]
+
+
+def _digest(file: Path) -> bytes:
+    return hashlib.sha256(file.read_bytes()).digest()
