@@ -1,0 +1,72 @@
+# One word per task; `make help` lists them. Everything sets up what it needs by itself.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/agent-tuning
+UV_VERSION := 0.13.8
+UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
+PYTHON := .venv/bin/python
+SOURCES := operator tests images
+
+.PHONY: help setup fmt lint typecheck layers generate verify unit test cluster-up cluster-down images demo requirements
+
+help: ## List the tasks
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: .venv/.ready ## Make .venv from the pinned requirement files
+
+$(UV):
+	python3 -m venv $(CACHE)/uv-$(UV_VERSION)
+	$(CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.venv/.ready: tests/requirements.txt pyproject.toml | $(UV)
+	@echo "make: preparing .venv"
+	$(UV) venv --quiet --allow-existing --python "$$(command -v python3)" .venv
+	$(UV) pip sync --quiet --python $(PYTHON) tests/requirements.txt
+	$(UV) pip install --quiet --python $(PYTHON) --no-deps --editable .
+	touch $@
+
+fmt: setup ## Format the Python sources
+	.venv/bin/ruff format $(SOURCES)
+	.venv/bin/ruff check --fix $(SOURCES)
+
+lint: setup ## Style and mistakes
+	.venv/bin/ruff format --check $(SOURCES)
+	.venv/bin/ruff check $(SOURCES)
+
+typecheck: setup ## mypy strict
+	.venv/bin/mypy
+
+layers: setup ## The direction of imports
+	.venv/bin/lint-imports
+
+generate: setup ## Write the generated files: CRD and its copy in the chart
+	$(PYTHON) -m tuning_operator.api.crd
+
+verify: lint typecheck layers ## Lint, types, layers, generated files current
+	$(PYTHON) -m tuning_operator.api.crd --check
+
+unit: setup ## The tests that need no cluster
+	$(PYTHON) -m pytest tests/unit tests/chart
+
+test: setup ## All tests, on a real Kubernetes that they start themselves
+	$(PYTHON) -m pytest tests/unit tests/chart tests/integration tests/e2e
+
+cluster-up: setup ## Start the local Kubernetes with KubeRay and Prometheus
+	$(PYTHON) -m tests.cluster up --profile full
+
+cluster-down: setup ## Stop it and leave nothing behind
+	$(PYTHON) -m tests.cluster down
+
+images: setup ## Build the images and push them to the local registry
+	$(PYTHON) -m tests.cluster.images build
+
+demo: setup ## The main job: train a tool-using agent on the local cluster
+	$(PYTHON) -m tests.demo
+
+requirements: | $(UV) ## Pin the dependencies anew
+	$(UV) pip compile --quiet --upgrade pyproject.toml --python-version 3.11 --extra operator --no-header -o images/operator/requirements.txt
+	$(UV) pip compile --quiet --upgrade pyproject.toml --python-version 3.11 --extra trl --no-header -o images/runner-trl/requirements.txt
+	$(UV) pip compile --quiet --upgrade pyproject.toml --python-version 3.11 --all-extras --group dev --no-header -o tests/requirements.txt
