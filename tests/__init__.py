@@ -1,0 +1,1 @@
+"""The tests; a package, so that `python -m tests.cluster` never finds another package of that name."""

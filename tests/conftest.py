@@ -1,0 +1,46 @@
+"""Fixtures of the local cluster, for every test that needs a real Kubernetes.
+
+`control_plane`: etcd and kube-apiserver with an audit log and all CRDs, for this test session alone. `cluster`: the
+full cluster of this machine, shared with whoever started it. Where the machine cannot run them the tests are skipped
+with the reason; with REQUIRE_CLUSTER=1 they fail instead.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.cluster import paths
+from tests.cluster.control_plane import ControlPlane, running_control_planes
+from tests.cluster.errors import UnavailableError
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A running control plane; gone after the session."""
+    _stop_abandoned()
+    plane = ControlPlane(paths.control_plane_state(f"pytest-{os.getpid()}"))
+    try:
+        try:
+            plane.start()
+        except UnavailableError as error:
+            _unavailable(error)
+        yield plane
+    finally:
+        plane.stop()
+
+
+def _stop_abandoned() -> None:
+    """Stop the control planes of test sessions that were killed."""
+    for name in running_control_planes(paths.control_plane_state("")):
+        session = name.removeprefix("pytest-")
+        if name != session and not Path("/proc", session).exists():
+            ControlPlane(paths.control_plane_state(name)).stop()
+
+
+def _unavailable(error: UnavailableError) -> NoReturn:
+    if os.environ.get("REQUIRE_CLUSTER") == "1":
+        pytest.fail(f"REQUIRE_CLUSTER=1, but this machine cannot run it: {error}", pytrace=False)
+    pytest.skip(str(error))
