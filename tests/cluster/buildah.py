@@ -74,7 +74,9 @@ def install_missing(tools: Mapping[str, str]) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=quiet)
 
 
-def run_logged(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, echo: str = r"(\[\d+/\d+\] )?STEP ") -> None:
+def run_logged(
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None = None, echo: str = r"(\[\d+/\d+\] )?STEP "
+) -> None:
     """Run `command`, write what it prints to `log`, and echo the lines that match `echo` as progress.
 
     Raises:
