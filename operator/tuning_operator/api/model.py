@@ -1,0 +1,109 @@
+"""The base of all API models, and the markers that the schema needs beside pydantic's own.
+
+Used by the `v1alpha1` modules. Attribute docstrings become descriptions; `schema.py` adds default and example.
+A model is frozen, spells its fields in camelCase outside, and ignores what it does not know on read, so that an
+older operator survives a newer object.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+CONFIG_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
+PATH_PATTERN = r"^/.+$"
+ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+
+Quantity = Annotated[
+    str,
+    Field(coerce_numbers_to_str=True),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": 32,
+        }
+    ),
+]
+"""A resource quantity of Kubernetes: YAML may hold 4 or "4" or 500m; read as text."""
+
+Rule = dict[str, str]
+"""One entry of x-kubernetes-validations."""
+
+
+class ApiModel(BaseModel):
+    """A frozen object of the API; `rules` are its CEL rules."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """Checked by the API server on every write; each message says what to do."""
+
+    def to_object(self) -> dict[str, Any]:
+        """The plain JSON object: camelCase keys, nothing that is None, no empty object."""
+        return _without_empty(self.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def rule(expression: str, message: str, field: str | None = None) -> Rule:
+    """One CEL rule with its message; `field` is the path that the error names, below the rule's own place."""
+    entry = {"rule": expression, "message": message}
+    return entry if field is None else entry | {"fieldPath": f".{field}"}
+
+
+def exactly_one(*fields: str) -> Rule:
+    """A rule for a union: exactly one of the optional sub-objects is set."""
+    present = ", ".join(f"has(self.{name})" for name in fields)
+    if len(fields) == 1:
+        return rule(present, f"set {fields[0]}")
+    return rule(f"[{present}].filter(set, set).size() == 1", f"set exactly one of {', '.join(fields)}")
+
+
+def immutable(fields: tuple[str, ...], way_out: str) -> tuple[Rule, ...]:
+    """One rule for each key of the object: it cannot be added, removed or changed.
+
+    A rule with oldSelf on an optional field itself does not fire when the field is added or removed, so these
+    sit on the parent.
+    """
+    return tuple(
+        rule(
+            f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
+            f"{name} is immutable: {way_out}",
+            name,
+        )
+        for name in fields
+    )
+
+
+def list_map(key: str) -> Callable[[dict[str, Any]], None]:
+    """For `json_schema_extra`: the list is a map by `key`, so entries are unique and merge by it."""
+
+    def extend(schema: dict[str, Any]) -> None:
+        schema.update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]})
+
+    return extend
+
+
+def list_set(schema: dict[str, Any]) -> None:
+    """For `json_schema_extra`: entries of the list are unique scalars."""
+    schema["x-kubernetes-list-type"] = "set"
+
+
+def _without_empty(value: dict[str, Any]) -> dict[str, Any]:
+    result = {}
+    for key, item in value.items():
+        kept = _without_empty(item) if isinstance(item, dict) else item
+        if kept != {}:
+            result[key] = kept
+    return result

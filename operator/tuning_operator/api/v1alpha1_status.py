@@ -1,0 +1,168 @@
+"""`status` of a TuningRun: what the operator reports. Fixed in size, below 8 KiB.
+
+Written by the operator alone, computed by `engine`. Fractions are strings, since the API holds no floats that
+clients could read differently; the strings of `display` are for the printer columns.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tuning_operator.api.conditions import Condition, Phase
+from tuning_operator.api.model import ApiModel, list_map
+
+Name = Annotated[str, Field(max_length=253)]
+Text = Annotated[str, Field(max_length=1024)]
+Word = Annotated[str, Field(max_length=128)]
+Figure = Annotated[str, Field(max_length=32)]
+Moment = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
+Count = Annotated[int, Field(ge=0)]
+
+
+class AttemptStatus(ApiModel):
+    """The current attempt: one RayCluster and one Job."""
+
+    number: Count = 0
+    """Number of the attempt, from 1; the intent, written before any child of a second or later attempt is made."""
+    ray_cluster_name: Name | None = None
+    """Name of the attempt's RayCluster."""
+    ray_cluster_uid: Annotated[Word | None, Field(alias="rayClusterUID")] = None
+    """UID of the RayCluster that was observed; without it none was seen yet."""
+    job_name: Name | None = None
+    """Name of the attempt's Job; its log is the training log."""
+    job_uid: Annotated[Word | None, Field(alias="jobUID")] = None
+    """UID of the Job that was observed."""
+    ray_job_id: Name | None = None
+    """Submission id of the training in Ray."""
+    head_pod_uid: Annotated[Word | None, Field(alias="headPodUID")] = None
+    """UID of the head pod on which the training was started."""
+    head_restart_count: Count | None = None
+    """Restarts of the Ray container in that pod when the training was started."""
+    start_time: Moment | None = None
+    """When the attempt began, RFC 3339."""
+
+
+class DisplayStatus(ApiModel):
+    """Texts for the printer columns."""
+
+    model: Word | None = None
+    """The model, shortened."""
+    gpus: Word | None = None
+    """GPUs that the run holds, or asked for."""
+    evaluation: Word | None = None
+    """Held-out reward before and after."""
+    eta: Word | None = None
+    """Time left."""
+
+
+class AttemptRecord(ApiModel):
+    """An attempt that has ended."""
+
+    number: Count
+    """Number of the attempt."""
+    outcome: Word
+    """Succeeded or Failed."""
+    cause: Word | None = None
+    """Why it failed."""
+    message: Annotated[str, Field(max_length=256)] | None = None
+    """The cause in words."""
+    last_step: Count | None = None
+    """Last finished step."""
+    start_time: Moment | None = None
+    """When it began, RFC 3339."""
+    end_time: Moment | None = None
+    """When it ended, RFC 3339."""
+
+
+class ProgressStatus(ApiModel):
+    """How far the training is."""
+
+    step: Count = 0
+    """Finished steps."""
+    target_steps: Count = 0
+    """Steps of the whole run; 0 while unknown."""
+    percent: Annotated[int, Field(ge=0, le=100)] = 0
+    """Finished share."""
+    summary: Figure | None = None
+    """Finished and all steps, such as 120/500."""
+    reward: Figure | None = None
+    """Mean reward of the last step; - before the first."""
+    loss: Figure | None = None
+    """Objective of the last step; it hovers near 0 and does not fall."""
+    kl: Figure | None = None
+    """Divergence from the base model in the last step."""
+    eta_seconds: Count | None = None
+    """Seconds left, as estimated."""
+    updated_at: Moment | None = None
+    """Time of the newest figure, RFC 3339."""
+
+
+class CheckpointStatus(ApiModel):
+    """The newest complete checkpoint."""
+
+    step: Count | None = None
+    """Finished steps that it holds."""
+    path: Text | None = None
+    """Folder below the root of the volume."""
+    claim_name: Name | None = None
+    """Claim that holds it."""
+    saved_at: Moment | None = None
+    """When it was complete, RFC 3339."""
+
+
+class EvaluationFigure(ApiModel):
+    """The result of one evaluation."""
+
+    step: Count
+    """Finished steps of the model that was evaluated; 0 is the base model."""
+    mean: Figure
+    """Mean reward."""
+
+
+class EvaluationStatus(ApiModel):
+    """One held-out set, before and now."""
+
+    dataset: Annotated[str, Field(min_length=1, max_length=63)]
+    """Name of the set."""
+    baseline: EvaluationFigure | None = None
+    """The base model."""
+    last: EvaluationFigure | None = None
+    """The newest evaluation."""
+
+
+class UsageStatus(ApiModel):
+    """What the run has cost."""
+
+    gpu_seconds: Count | None = None
+    """Seconds times GPUs of its pods."""
+    pod_seconds: Count | None = None
+    """Seconds of its pods."""
+
+
+class TuningRunStatus(ApiModel):
+    """Observed state of the training."""
+
+    phase: Phase | None = None
+    """Summary for people; machines read the conditions."""
+    reason: Word | None = None
+    """Why the phase is what it is, in one word."""
+    message: Text | None = None
+    """Why the phase is what it is, in a sentence."""
+    observed_generation: Count | None = None
+    """metadata.generation that this status speaks of."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))] = ()
+    """What is known, by type."""
+    attempt: AttemptStatus = AttemptStatus()
+    """The current attempt."""
+    display: DisplayStatus = DisplayStatus()
+    """Texts for the printer columns."""
+    history: Annotated[tuple[AttemptRecord, ...], Field(max_length=10)] = ()
+    """The last attempts that have ended, oldest first."""
+    progress: ProgressStatus = ProgressStatus()
+    """How far the training is."""
+    checkpoint: CheckpointStatus = CheckpointStatus()
+    """The newest complete checkpoint."""
+    evaluation: Annotated[tuple[EvaluationStatus, ...], Field(max_length=8, json_schema_extra=list_map("dataset"))] = ()
+    """Held-out figures."""
+    usage: UsageStatus = UsageStatus()
+    """What the run has cost."""
