@@ -1,0 +1,250 @@
+"""Follow one Ray job from its submission to its end, and gather the evidence for the verdict.
+
+`__main__` calls `attach` and then `follow`. One thread and one loop: print the log, look for the result, ask
+Ray. It never stops the job: when the driver's pod is lost, the next one attaches to the same job.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tuning_contract.progress import Progress
+from tuning_contract.result import RunResult
+from tuning_driver.console import Console
+from tuning_driver.http_client import UnreachableError
+from tuning_driver.ray_jobs import JobState, RayJobs, Submission, SubmissionRefusedError
+from tuning_driver.sidecar import Sidecar
+from tuning_driver.verdict import Evidence, belongs
+
+CHUNKS_PER_PASS = 64
+"""Log chunks between two looks at the job, so that a chatty runner cannot hide its own end."""
+RAY_LOG_CHARACTERS = 64 * 1024
+
+
+class ClusterSilentError(Exception):
+    """Ray could not be reached at the start: the next driver pod may have more luck."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Periods and patience in seconds."""
+
+    poll: float = 1.0
+    """Between two looks at log and result."""
+    job: float = 2.0
+    """Between two looks at Ray's job status."""
+    progress: float = 10.0
+    """Between two copies of the progress, which are kept for a head that is lost."""
+    end_poll: float = 0.25
+    """Between two looks when the end is near."""
+    start: float = 120.0
+    """For Ray to answer and to take the job."""
+    head: float = 60.0
+    """For Ray to answer again; then the head is lost."""
+    job_end: float = 2.0
+    """For the job to end after its result was seen."""
+    result: float = 10.0
+    """For the sidecar to say whether there is a result, after the job has ended."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Whose job it is."""
+
+    number: int
+    run_digest: str
+    submission: Submission
+
+
+def submission_for(job_id: str, environment: Mapping[str, str], metadata: Mapping[str, str]) -> Submission:
+    """The Ray job of an attempt."""
+    return Submission(job_id, "python -m tuning_runner", environment, metadata)
+
+
+class Follower:
+    """One attempt, seen from its Job."""
+
+    def __init__(self, attempt: Attempt, ray: RayJobs, sidecar: Sidecar, console: Console, timing: Timing) -> None:
+        self._attempt, self._ray, self._sidecar, self._console, self._timing = attempt, ray, sidecar, console, timing
+        self._offset = 0
+        self._progress: Progress | None = None
+        self._progress_due = 0.0
+
+    def attach(self) -> None:
+        """Find the job or submit it.
+
+        Raises:
+            ClusterSilentError: Ray did not answer within `Timing.start`.
+            SubmissionRefusedError: Ray answered all that time and took nothing.
+        """
+        job_id = self._attempt.submission.id
+        deadline = time.monotonic() + self._timing.start
+        pause, said = 0.5, ""
+        while True:
+            try:
+                if self._ray.state(job_id) is not None:
+                    self._console.say(f"attached to Ray job {job_id}")
+                    return
+                created = self._ray.submit(self._attempt.submission)
+                self._console.say(f"{'submitted' if created else 'attached to'} Ray job {job_id}")
+                return
+            except (UnreachableError, SubmissionRefusedError) as error:
+                if time.monotonic() + pause > deadline:
+                    if isinstance(error, SubmissionRefusedError):
+                        raise
+                    raise ClusterSilentError(str(error)) from error
+                if str(error) != said:
+                    said = str(error)
+                    self._console.say(f"waiting for Ray: {said}")
+            time.sleep(pause)
+            pause = min(pause * 2, 5.0)
+
+    def follow(self) -> Evidence:
+        """Print the log until the attempt has ended one way or another."""
+        watch = _JobWatch(self._ray, self._attempt.submission.id, self._console, self._timing)
+        while True:
+            self._print_log()
+            if (result := self._result()) is not None:
+                return self._after_result(result, watch)
+            watch.look()
+            if watch.loss:
+                return self._after_loss(watch)
+            if watch.state is not None and watch.state.terminal:
+                return self._after_job(watch)
+            self._copy_progress()
+            time.sleep(self._timing.poll)
+
+    def _after_result(self, result: RunResult, watch: "_JobWatch") -> Evidence:
+        """The runner has spoken: its process gets a moment to end, for the last lines and Ray's word."""
+        deadline = time.monotonic() + self._timing.job_end
+        while True:
+            watch.look(now=True)
+            if watch.loss or (watch.state is not None and watch.state.terminal):
+                break
+            # A failure that a dying head left behind is not the runner's own: silence is waited out, and a head
+            # that is lost outranks the runner's cause. A complete result needs no more proof.
+            if time.monotonic() > deadline and (result.complete or not watch.failing):
+                break
+            self._print_log()
+            time.sleep(self._timing.end_poll)
+        return replace(self._evidence(watch), result=result)
+
+    def _after_job(self, watch: "_JobWatch") -> Evidence:
+        """Ray has spoken: the result was written before the process ended, if at all."""
+        deadline = time.monotonic() + self._timing.result
+        result = None
+        while time.monotonic() < deadline:
+            try:
+                result = self._read_result()
+                break
+            except UnreachableError:
+                time.sleep(self._timing.end_poll)
+        return replace(self._evidence(watch), result=result)
+
+    def _after_loss(self, watch: "_JobWatch") -> Evidence:
+        self._console.say(watch.loss)
+        return replace(self._evidence(watch), result=self._result())
+
+    def _evidence(self, watch: "_JobWatch") -> Evidence:
+        self._progress_due = 0.0
+        self._copy_progress()
+        self._print_log()
+        self._console.finish()
+        if not self._console.raw_bytes and not watch.loss:
+            self._print_ray_log()
+        return Evidence(
+            attempt=self._attempt.number,
+            run_digest=self._attempt.run_digest,
+            head_loss=watch.loss,
+            job=watch.state,
+            progress=self._progress,
+        )
+
+    def _result(self) -> RunResult | None:
+        try:
+            return self._read_result()
+        except UnreachableError:
+            return None
+
+    def _read_result(self) -> RunResult | None:
+        result = self._sidecar.result()
+        if result is not None and belongs(result, self._attempt.run_digest, self._attempt.number):
+            return result
+        return None
+
+    def _copy_progress(self) -> None:
+        if time.monotonic() < self._progress_due:
+            return
+        self._progress = self._sidecar.progress() or self._progress
+        self._progress_due = time.monotonic() + self._timing.progress
+
+    def _print_log(self) -> None:
+        for _ in range(CHUNKS_PER_PASS):
+            try:
+                data, self._offset = self._sidecar.log(self._offset)
+            except UnreachableError:
+                return
+            if not data:
+                return
+            self._console.raw(data)
+
+    def _print_ray_log(self) -> None:
+        """The runner never opened its log, so what Ray caught is all there is."""
+        try:
+            text = self._ray.logs(self._attempt.submission.id)
+        except UnreachableError as error:
+            self._console.say(f"no log of the runner, and Ray's cannot be read: {error}")
+            return
+        if text:
+            self._console.say("the runner wrote no log of its own; this is Ray's:")
+            self._console.raw(text[-RAY_LOG_CHARACTERS:].encode())
+            self._console.finish()
+
+
+class _JobWatch:
+    """Ray's word on the job, and how long Ray has been silent."""
+
+    def __init__(self, ray: RayJobs, job_id: str, console: Console, timing: Timing) -> None:
+        self._ray, self._job_id, self._console, self._timing = ray, job_id, console, timing
+        self._due = 0.0
+        self._silent_since: float | None = None
+        self._unknown = 0
+        self.state: JobState | None = None
+        self.loss = ""
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last look failed."""
+        return self._silent_since is not None
+
+    def look(self, now: bool = False) -> None:
+        """Ask Ray when it is time (or `now`); sets `state`, and `loss` when the head is gone."""
+        if not now and time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + self._timing.job
+        try:
+            state = self._ray.state(self._job_id)
+        except UnreachableError as error:
+            self._silence(str(error))
+            return
+        if self._silent_since is not None:
+            self._console.say("Ray answers again")
+            self._silent_since = None
+        if state is None:
+            # Twice, since a dashboard that has just restarted may not have read its jobs yet.
+            self._unknown += 1
+            if self._unknown > 1:
+                self.loss = f"the head was replaced: Ray no longer knows job {self._job_id}"
+            return
+        self._unknown = 0
+        if self.state is None or state.status != self.state.status:
+            self._console.say(f"Ray job is {state.status}")
+        self.state = state
+
+    def _silence(self, why: str) -> None:
+        if self._silent_since is None:
+            self._silent_since = time.monotonic()
+            self._console.say(f"Ray does not answer: {why}")
+        silent = time.monotonic() - self._silent_since
+        if silent >= self._timing.head:
+            self.loss = f"Ray has not answered for {silent:.0f} s: {why}"
