@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuning_contract.run_document import Sampling
-
 from tuning_runner.episodes.record import TRAIN, EpisodeRecord
 from tuning_runner.episodes.rows import Row
 from tuning_runner.episodes.turns import Turn

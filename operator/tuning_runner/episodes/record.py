@@ -25,7 +25,7 @@ class EpisodeError:
     """What went wrong, for a person."""
 
     where: str
-    """workflow | judge | gateway | worker | runner"""
+    """One of workflow, judge, gateway, worker, runner."""
     type: str
     """Class of the exception, or the gateway's code."""
     text: str

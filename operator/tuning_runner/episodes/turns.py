@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tuning_contract.run_document import Sampling
-
 from tuning_runner.episodes.policy import Message
 
 

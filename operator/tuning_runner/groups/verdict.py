@@ -10,7 +10,6 @@ from typing import Protocol
 
 from tuning_contract.causes import Cause
 from tuning_contract.outcomes import INFRASTRUCTURE, Outcome
-
 from tuning_runner.groups.advantages import Episode, failed_ratio, is_scored
 
 
@@ -19,7 +18,7 @@ class ErrorText(Protocol):
 
     @property
     def where(self) -> str:
-        """workflow | judge | gateway | worker | runner"""
+        """One of workflow, judge, gateway, worker, runner."""
         ...
 
     @property
