@@ -8,8 +8,10 @@ older operator survives a newer object.
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -50,6 +52,14 @@ class ApiModel(BaseModel):
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     """Checked by the API server on every write; each message says what to do."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add the CEL rules to what pydantic generates."""
+        schema = handler(core_schema)
+        if cls.rules:
+            handler.resolve_ref_schema(schema)["x-kubernetes-validations"] = list(cls.rules)
+        return schema
 
     def to_object(self) -> dict[str, Any]:
         """The plain JSON object: camelCase keys, nothing that is None, no empty object."""

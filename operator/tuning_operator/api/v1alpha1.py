@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tuning_operator.api.model import ApiModel, Rule, rule
 from tuning_operator.api.v1alpha1_spec import TuningRunSpec
 from tuning_operator.api.v1alpha1_status import TuningRunStatus
-from tuning_operator.errors import SpecRejectedError
+from tuning_operator.errors import SpecRejected
 
 NAME_LIMIT = 39
 """Characters of a run's name: the names of its pods and Services are made from it."""
@@ -52,14 +52,14 @@ class TuningRun(ApiModel):
         """Read the object as the API server gives it; fields that this version does not know are ignored.
 
         Raises:
-            SpecRejectedError: a field is missing or has another type; the text names it.
+            SpecRejected: a field is missing or has another type; the text names it.
         """
         try:
             return cls.model_validate(document)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in first["loc"])
-            raise SpecRejectedError(f"{place}: {first['msg']}") from error
+            raise SpecRejected(f"{place}: {first['msg']}") from error
 
     @property
     def name(self) -> str:

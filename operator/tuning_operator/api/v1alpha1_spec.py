@@ -335,13 +335,19 @@ class HeadSpec(ApiModel):
     """The pod of the Ray head, which trains."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        rule("quantity(string(self.cpu)).isGreaterThan(quantity('0'))", "cpu must be more than 0", "cpu"),
+        # A default is judged before the defaults below it are filled in, hence has().
         rule(
-            "quantity(string(self.memory)).compareTo(quantity('512Mi')) >= 0",
+            "!has(self.cpu) || quantity(string(self.cpu)).isGreaterThan(quantity('0'))",
+            "cpu must be more than 0",
+            "cpu",
+        ),
+        rule(
+            "!has(self.memory) || quantity(string(self.memory)).compareTo(quantity('512Mi')) >= 0",
             "memory must be at least 512Mi: Ray alone needs that",
             "memory",
         ),
         rule(
+            "!has(self.memory) || !has(self.sharedMemory) || "
             "quantity(string(self.sharedMemory)).isLessThan(quantity(string(self.memory)))",
             "sharedMemory must be less than memory: it is part of it",
             "sharedMemory",
