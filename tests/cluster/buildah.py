@@ -7,6 +7,7 @@ the images of the machine's own container tools are never touched.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -136,6 +137,12 @@ class Buildah:
         """Whether `image` is in the local storage."""
         command = ["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", image]
         return subprocess.run(command, env=self.environment, capture_output=True).returncode == 0
+
+    def images(self) -> list[str]:
+        """The names in the local storage."""
+        command = ["buildah", "images", "--json"]
+        listed = subprocess.run(command, env=self.environment, check=True, capture_output=True, text=True)
+        return [name for entry in json.loads(listed.stdout or "null") or [] for name in entry.get("names") or []]
 
     def build(self, image: str, context: Path, options: Sequence[str], log: Path) -> None:
         """Build `image` from `context` with its layers cached; `options` say which Dockerfile and arguments."""

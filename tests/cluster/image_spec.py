@@ -1,13 +1,14 @@
 """What our images are made from, and the key that follows from it. Called by images.py; builds nothing.
 
-A key is a digest over the Dockerfile, every file that it copies, and the keys of the images below, so the same key means
-the same image, and a registry that has it needs neither a build nor a push.
+A key is a digest over the Dockerfile, every file that it copies, and the keys of the images below, so the same key
+means the same image, and a registry that has it needs neither a build nor a push.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ class ImageSpec:
     """The image that BUILDER_IMAGE names: what the parent is made of, without the code that changes often."""
     stage: str | None = None
     """Build only up to this stage of the Dockerfile; such an image stays on this machine."""
+    fixed_times: bool = False
+    """Give all files the same time: the layer with the model is then the same blob on every new runner, and is neither
+    pushed nor pulled again. Not for images with Python's byte code, which is valid for one time of its source only."""
 
     def text(self, root: Path) -> str:
         """The Dockerfile, without the stages after `stage`.
@@ -48,7 +52,9 @@ class ImageSpec:
 
 def _example(name: str) -> ImageSpec:
     folder = Path("images/examples") / name
-    return ImageSpec(name, folder / "Dockerfile", folder, parent="runner-trl", builder="runner-trl-dependencies")
+    return ImageSpec(
+        name, folder / "Dockerfile", folder, parent="runner-trl", builder="runner-trl-dependencies", fixed_times=True
+    )
 
 
 _RUNNER = Path("images/runner-trl/Dockerfile")
@@ -70,7 +76,7 @@ def image_key(name: str, base_key: str, root: Path = REPOSITORY) -> str:
     spec = SPECS[name]
     text = spec.text(root)
     digest = hashlib.sha256()
-    for part in (name, text, *_keys_below(spec, base_key, root)):
+    for part in (name, text, str(spec.fixed_times), *_keys_below(spec, base_key, root)):
         digest.update(part.encode() + b"\0")
     for source in copied_sources(text):
         for file in source_files(root / spec.context / source):
@@ -110,6 +116,28 @@ def source_files(path: Path) -> Iterator[Path]:
     for file in [path] if path.is_file() else sorted(path.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".pyc":
             yield file
+
+
+def snapshot(target: Path, root: Path = REPOSITORY) -> None:
+    """Copy what the images are made from to `target`, laid out as in the repository.
+
+    A key and an image are both made from the copy: an editor that saves between the two would otherwise put a content
+    under the key of another. Times are kept, since buildah's layer cache compares them.
+    """
+    for spec in SPECS.values():
+        files = [spec.dockerfile, ignore_file(spec)]
+        for path in [*files, *(spec.context / source for source in copied_sources(spec.text(root)))]:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            if (root / path).is_dir():
+                ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+                shutil.copytree(root / path, target / path, ignore=ignore, dirs_exist_ok=True)
+            else:
+                shutil.copy2(root / path, target / path)
+
+
+def ignore_file(spec: ImageSpec) -> Path:
+    """The file beside the Dockerfile that says what is never copied, relative to the repository."""
+    return spec.dockerfile.with_name(spec.dockerfile.name + ".dockerignore")
 
 
 def _keys_below(spec: ImageSpec, base_key: str, root: Path) -> list[str]:

@@ -1,15 +1,16 @@
 """Builds our container images and pushes them to the local registry: `python -m tests.cluster.images build`.
 
 Called by `make images`, the demo and the fixtures of the local cluster. An image whose inputs did not change is found
-in the registry by its key and costs one request. What the images are is in image_spec.py, how buildah is run in buildah.py.
+in the registry by its key and costs one request. What the images are is in image_spec.py, how buildah is run in
+buildah.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,17 +18,18 @@ from pathlib import Path
 from tests.cluster import registry
 from tests.cluster.base_image import base_key, ensure_base_image
 from tests.cluster.buildah import Buildah, build_time_mounts, images_folder, locked, say, timed
-from tests.cluster.image_spec import PUBLISHED, REPOSITORY, SPECS, image_key
+from tests.cluster.image_spec import PUBLISHED, SPECS, ImageSpec, ignore_file, image_key, snapshot
 
 _NAMESPACE = "agent-tuning"
 
 
 class ImageBuilder:
-    """Makes the images of one checkout; use it under the lock `build`."""
+    """Makes the images of one snapshot of the sources, `root`; use it under the lock `build`."""
 
-    def __init__(self, address: str, root: Path = REPOSITORY) -> None:
+    def __init__(self, address: str, root: Path) -> None:
         self._address = address
         self._root = root
+        self._built: set[str] = set()
 
     @cached_property
     def _buildah(self) -> Buildah:
@@ -50,33 +52,45 @@ class ImageBuilder:
 
     def _local(self, name: str) -> str:
         """The image in buildah's storage, built with all that it stands on if it is not there."""
-        image = f"localhost/{_NAMESPACE}/{name}:{self._key(name)}"
+        image = self._name(name)
         if self._buildah.has(image):
             return image
         spec = SPECS[name]
         options = ["-f", str(self._root / spec.dockerfile)]
-        options += ["--ignorefile", str(self._root / spec.dockerfile) + ".dockerignore"]
+        options += ["--ignorefile", str(self._root / ignore_file(spec))]
         parent = self._local(spec.parent) if spec.parent else ensure_base_image(self._buildah)
         options += ["--build-arg", f"BASE_IMAGE={parent}"]
-        if spec.builder:
-            options += ["--build-arg", f"BUILDER_IMAGE={self._local(spec.builder)}"]
-        if spec.stage:
-            options += ["--target", spec.stage]
-        options += build_time_mounts(self._buildah.folder)
+        options += self._options(spec)
         say(f"{name}: build")
         with timed(f"{name}: build"):
             self._buildah.build(image, self._root / spec.context, options, _log(name))
-        self._drop_older(name, image)
+        self._built.add(name)
         return image
 
-    def _drop_older(self, name: str, keep: str) -> None:
-        """Remove earlier builds of the image; the registry still has them, and the shared layers stay."""
-        command = ["buildah", "images", "--json"]
-        listed = subprocess.run(command, env=self._buildah.environment, check=True, capture_output=True, text=True)
-        for entry in json.loads(listed.stdout or "[]"):
-            for other in entry.get("names") or []:
-                if other.startswith(f"localhost/{_NAMESPACE}/{name}:") and other != keep:
-                    self._buildah.remove(other)
+    def _options(self, spec: ImageSpec) -> list[str]:
+        options = build_time_mounts(self._buildah.folder)
+        if spec.builder:
+            options += ["--build-arg", f"BUILDER_IMAGE={self._local(spec.builder)}"]
+        if spec.fixed_times:
+            options += ["--timestamp", "0"]
+        if spec.stage:
+            options += ["--target", spec.stage]
+        return options
+
+    def drop_older(self) -> None:
+        """Remove earlier builds of what was built now from buildah's storage.
+
+        The registry still has them, and layers in use stay, so that the next build finds them. From the last image
+        to the first, since an image goes away only after those that stand on it.
+        """
+        images = self._buildah.images() if self._built else []
+        for name in reversed(SPECS):
+            for image in images:
+                if name in self._built and image.startswith(self._name(name, "")) and image != self._name(name):
+                    self._buildah.remove(image)
+
+    def _name(self, name: str, tag: str | None = None) -> str:
+        return f"localhost/{_NAMESPACE}/{name}:{self._key(name) if tag is None else tag}"
 
 
 def build(names: Sequence[str] = PUBLISHED) -> dict[str, str]:
@@ -86,9 +100,12 @@ def build(names: Sequence[str] = PUBLISHED) -> dict[str, str]:
         RuntimeError: a tool is missing and cannot be installed, or a build failed (the message has its last lines).
     """
     address = registry.ensure_running()
-    with locked("build"):
-        builder = ImageBuilder(address)
-        return {name: builder.publish(name) for name in names}
+    with locked("build"), tempfile.TemporaryDirectory() as folder:
+        snapshot(Path(folder))
+        builder = ImageBuilder(address, Path(folder))
+        references = {name: builder.publish(name) for name in names}
+        builder.drop_older()
+        return references
 
 
 def _log(name: str) -> Path:
