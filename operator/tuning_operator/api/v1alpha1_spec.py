@@ -71,13 +71,22 @@ class AccessMode(StrEnum):
 class EngineSpec(ApiModel):
     """What trains, and on which Ray."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        rule(
+            "!has(self.rayVersion) || int(self.rayVersion.split('.')[0]) > 2 || "
+            "(int(self.rayVersion.split('.')[0]) == 2 && int(self.rayVersion.split('.')[1]) >= 53)",
+            "rayVersion must be at least 2.53.0: earlier ones lack token authentication or the health check in use",
+            "rayVersion",
+        ),
+    )
+
     type: Annotated[str, Field(json_schema_extra={"enum": list(ENGINES)}, examples=["TRL"])] = "TRL"
     """The training engine: TRL trains on CPU or on one GPU, Trinity on many GPUs. An engine that the installed
     version does not have is told by the condition Accepted, reason NotAvailable."""
     ray_version: Annotated[
-        str, Field(min_length=5, max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", examples=["2.60.0"])
+        str, Field(min_length=5, max_length=32, pattern=r"^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$", examples=["2.60.0"])
     ] = "2.60.0"
-    """Version of Ray in the workflow image, which must be at least 2.52.0: older ones know no token authentication."""
+    """Version of Ray in the workflow image, at least 2.53.0."""
 
 
 class ImagePath(ApiModel):

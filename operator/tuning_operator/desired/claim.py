@@ -1,0 +1,31 @@
+"""The claim for checkpoints, logs and the final model, if the run asks for one of its own."""
+
+from tuning_operator.api import meta
+from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.api.v1alpha1_spec import DeletionPolicy
+from tuning_operator.desired import fragments, names
+from tuning_operator.desired.fragments import Manifest
+
+
+def build(run: TuningRun) -> Manifest | None:
+    """The claim, or None when the run uses an existing one.
+
+    Only with deletionPolicy Delete does the run own it: a claim without an owner outlives the run.
+    """
+    template = run.spec.checkpoint.volume.claim_template
+    if template is None:
+        return None
+    metadata: Manifest = {
+        "name": names.claim(run),
+        "namespace": run.namespace,
+        "labels": fragments.labels(run, meta.COMPONENT_CHECKPOINT),
+    }
+    if run.spec.checkpoint.deletion_policy is DeletionPolicy.DELETE:
+        metadata["ownerReferences"] = [fragments.owner(run)]
+    spec: Manifest = {
+        "accessModes": [mode.value for mode in template.access_modes],
+        "resources": {"requests": {"storage": template.size}},
+    }
+    if template.storage_class_name:
+        spec["storageClassName"] = template.storage_class_name
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
