@@ -4,6 +4,7 @@ Called by the fixture `control_plane`, by the command line and by `full`. No con
 acts on the objects but whoever the test starts.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -98,20 +99,42 @@ class ControlPlane:
             UnavailableError: This machine cannot run it.
             ClusterError: It did not come up; with the log's tail.
         """
-        packages.ensure(packages.CONTROL_PLANE_PACKAGES)
-        config = binaries.kuberay_config()
-        program = binaries.go_program(binaries.KUBERNETES) / API_SERVER
-        processes = self.processes
+        self.prepare()
         with step("API server ready"):
-            self._prepare()
-            processes.start(ETCD, self._etcd_command())
-            processes.start(API_SERVER, [str(program), *self._api_server_options()])
-            processes.wait("the API server's readiness", self.api.is_ready, READY_SECONDS, (ETCD, API_SERVER))
+            self.start_processes()
+            self.wait_ready()
         with step("CRDs served"):
-            api = self.api
-            names = crds.apply(api, [*crds.kuberay(config), *crds.ours()])
-            processes.wait("the CRDs", lambda: crds.are_served(api, names), CRD_SECONDS, (API_SERVER,))
+            self.apply_crds([*crds.kuberay(binaries.kuberay_config()), *crds.ours()])
         return self
+
+    def prepare(self) -> None:
+        """Install and build what is missing, and write certificates and configuration."""
+        packages.ensure(packages.CONTROL_PLANE_PACKAGES)
+        binaries.kuberay_config()
+        binaries.go_program(binaries.KUBERNETES)
+        self._configure()
+
+    def start_processes(self) -> None:
+        """Start etcd and the API server, which waits for etcd by itself."""
+        program = binaries.go_program(binaries.KUBERNETES) / API_SERVER
+        self.processes.start(ETCD, self._etcd_command())
+        self.processes.start(API_SERVER, [str(program), *self._api_server_options()])
+
+    def wait_ready(self) -> None:
+        """Wait until the API server says that it is ready."""
+        needs = (ETCD, API_SERVER)
+        self.processes.wait("the API server's readiness", self.api.is_ready, READY_SECONDS, needs)
+
+    def apply_crds(self, files: Sequence[Path]) -> None:
+        """Apply CRDs and wait until they answer; skips files that it applied before and that are still served."""
+        api = self.api
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+        record = self.state / f"crds-{digest[:12]}.json"
+        if record.exists() and crds.are_served(api, json.loads(record.read_text())):
+            return
+        names = crds.apply(api, files)
+        self.processes.wait("the CRDs", lambda: crds.are_served(api, names), CRD_SECONDS, (API_SERVER,))
+        record.write_text(json.dumps(names))
 
     def is_healthy(self) -> bool:
         """Whether both processes run and the server says that it is ready."""
@@ -151,7 +174,7 @@ class ControlPlane:
                 if user is None or event["user"]["username"] == user:
                     yield event
 
-    def _prepare(self) -> None:
+    def _configure(self) -> None:
         self.state.mkdir(parents=True, exist_ok=True)
         self.authority.create()
         names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"]

@@ -94,11 +94,12 @@ class Processes:
                 found.append(int(entry.name))
         return found
 
-    def sweep(self) -> list[int]:
-        """Kill every process that carries this cluster's mark; returns their ids."""
+    def sweep(self, *, keep_recorded: bool = False) -> list[int]:
+        """Kill every process that carries this cluster's mark, or only those without a record; returns their ids."""
         swept = []
         for _ in range(5):  # a process may have started another one between listing and killing
-            left = self.strays()
+            kept = {self.pid(name) for name in self.names()} if keep_recorded else set()
+            left = [pid for pid in self.strays() if pid not in kept]
             if not left:
                 break
             swept += left
