@@ -86,17 +86,18 @@ def run_logged(
     start = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: list[str] = []
-    with log.open("w", buffering=1) as sink:
-        process = subprocess.Popen(
+    with (
+        log.open("w", buffering=1) as sink,
+        subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=env
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
+        ) as process,
+    ):
+        for line in process.stdout or ():
             sink.write(line)
             tail = [*tail[1 - _LINES_OF_A_FAILURE :], line]
             if re.match(echo, line):
                 say(f"  {time.monotonic() - start:6.1f} s  {line.strip()[:150]}")
-    if process.wait() != 0:
+    if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command[:3])} ... failed ({process.returncode}); log: {log}\n{''.join(tail)}")
 
 

