@@ -123,8 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(chosen.names) - set(PUBLISHED))
     if unknown:
         parser.error(f"no such image: {', '.join(unknown)} (there are {', '.join(PUBLISHED)})")
-    with timed("all"):
-        references = build(chosen.names or PUBLISHED)
+    try:
+        with timed("all"):
+            references = build(chosen.names or PUBLISHED)
+    except RuntimeError as error:
+        say(str(error))
+        return 1
     if chosen.output == "json":
         print(json.dumps(references, indent=2))
     else:
