@@ -15,6 +15,7 @@ import pytest
 from tests.cluster import paths
 from tests.cluster.control_plane import ControlPlane, running_control_planes
 from tests.cluster.errors import UnavailableError
+from tests.cluster.full import FullCluster
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,23 @@ def control_plane() -> Iterator[ControlPlane]:
         yield plane
     finally:
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[FullCluster]:
+    """The full cluster, healthy; stopped after the session if it was the session that started it.
+
+    With KEEP_CLUSTER=1 it stays up, for the next session to start sooner.
+    """
+    full = FullCluster()
+    was_there = full.state.is_dir()
+    try:
+        full.up()
+    except UnavailableError as error:
+        _unavailable(error)
+    yield full
+    if not was_there and os.environ.get("KEEP_CLUSTER") != "1":
+        full.down(keep_registry=True)
 
 
 def _stop_abandoned() -> None:
