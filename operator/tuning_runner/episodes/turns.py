@@ -4,6 +4,7 @@ The gateway makes them; the runner reads outcome and rows from them.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from tuning_contract.run_document import Sampling
@@ -35,10 +36,24 @@ class Turn:
     """Rendering the whole conversation anew would have given other ids; stitching kept the sampled ones."""
 
 
+class FailureKind(StrEnum):
+    """What a typed error of the gateway says about the episode."""
+
+    MODEL = "model"
+    """The policy failed: nobody's fault but the infrastructure's."""
+    REFUSED = "refused"
+    """The request asks for what training cannot honour; asking again cannot help."""
+    LIMIT = "limit"
+    """Turns or the model's length are used up."""
+    CLOSED = "closed"
+    """The try is over."""
+
+
 @dataclass(frozen=True)
 class GatewayFailure:
     """A typed error that the gateway gave to a client of this session."""
 
+    kind: FailureKind
     code: str
     message: str
 
@@ -71,8 +86,13 @@ class ModelSession(Protocol):
         ...
 
     @property
-    def last_answer_failed(self) -> bool:
-        """Whether the newest answer was a typed error."""
+    def last_failure(self) -> GatewayFailure | None:
+        """The newest answer's typed error; None when the newest answer was a turn, or there was none."""
+        ...
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for the policy."""
         ...
 
     def close(self) -> None:
