@@ -34,20 +34,30 @@ def control_plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[FullCluster]:
+def cluster_was_there() -> bool:
+    """Whether a full cluster, healthy or not, was there before this session."""
+    return FullCluster().state.is_dir()
+
+
+@pytest.fixture(scope="session")
+def cluster(cluster_was_there: bool) -> Iterator[FullCluster]:
     """The full cluster, healthy; stopped after the session if it was the session that started it.
 
-    With KEEP_CLUSTER=1 it stays up, for the next session to start sooner.
+    With KEEP_CLUSTER=1 it stays up, so that the next session starts sooner.
     """
     full = FullCluster()
-    was_there = full.state.is_dir()
     try:
         full.up()
     except UnavailableError as error:
         _unavailable(error)
     yield full
-    if not was_there and os.environ.get("KEEP_CLUSTER") != "1":
+    if not cluster_was_there and os.environ.get("KEEP_CLUSTER") != "1":
         full.down(keep_registry=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that stop the cluster after all others."""
+    items.sort(key=lambda item: item.get_closest_marker("stops_cluster") is not None)
 
 
 def _stop_abandoned() -> None:
