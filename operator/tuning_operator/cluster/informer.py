@@ -122,6 +122,7 @@ class Informer(Generic[View]):
 
     async def run(self) -> None:
         """List, then watch, for ever. A broken watch goes on where it ended; only lost history lists again."""
+        # A watch that ended for a bug must go on, too.
         failures = 0
         while True:
             try:
@@ -131,14 +132,14 @@ class Informer(Generic[View]):
             except errors.NotFound:
                 self._kind_is_missing()
                 await asyncio.sleep(MISSING_KIND_SECONDS)
-            except Exception as error:  # noqa: BLE001 - a watch that ended for a bug must go on, too
+            except Exception as error:
                 failures = 1 if self._advanced else failures + 1
                 self._advanced = False
                 await asyncio.sleep(self._judge(error, failures))
 
     def _judge(self, error: Exception, failures: int) -> float:
         """Log the end of a list or watch; returns the seconds to wait."""
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 20))
+        delay: float = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 20))
         if isinstance(error, errors.Gone):
             self._version = ""
             delay = 0.0 if failures == 1 else delay

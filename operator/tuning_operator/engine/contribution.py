@@ -1,0 +1,64 @@
+"""What one policy has to say about a world, and the judgement that ends a run.
+
+Made by the policies, put together by `plan` and `status`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tuning_contract.causes import Cause
+from tuning_operator.api.conditions import Condition, ConditionStatus, ConditionType, Phase
+from tuning_operator.engine.world import Child
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the run ended, and the last figures."""
+
+    cause: Cause | None
+    """None: it succeeded."""
+    message: str
+    step: int | None = None
+    target_steps: int = 0
+    checkpoint: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    complaint: str = ""
+    """What was wrong beside the result: becomes Degraded."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the run has reached its end with everything saved."""
+        return self.cause is None
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One policy's part of the plan; everything is optional."""
+
+    create: tuple[Child, ...] = ()
+    delete_cluster: bool = False
+    read: tuple[str, ...] = ()
+    """ConfigMaps whose keys must be known."""
+    ask_result: bool = False
+    """The sidecar's /result must be known."""
+    phase: Phase | None = None
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    verdict: Verdict | None = None
+    due: datetime | None = None
+    """When the world must be looked at again even if nothing happens."""
+    final: bool = False
+    """The policies behind this one are not asked."""
+
+
+def condition(kind: ConditionType, status: bool | None, reason: str, message: str = "") -> Condition:
+    """A condition without its times; None is Unknown."""
+    value = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[status]
+    return Condition(type=kind, status=value, reason=reason, message=cut(message, 1024))
+
+
+def cut(text: str, limit: int) -> str:
+    """The text within a limit of characters, with a mark where it was cut."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,107 @@
+"""What pods and Job prove about the attempt: the driver's last word, and whether the cluster is still the same.
+
+Used by the verdict policies. An exit code alone is never evidence of success.
+"""
+
+from dataclasses import dataclass
+
+from tuning_contract.causes import Cause
+from tuning_contract.result import FAILED, SUCCEEDED, RunResult
+from tuning_contract.termination import EXIT_SUCCEEDED, VERDICT_CODES, TerminationMessage
+from tuning_operator.engine.contribution import Verdict
+from tuning_operator.engine.world import ContainerState, ContainerView, World
+
+DRIVER = "driver"
+RAY_HEAD = "ray-head"
+
+
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """A driver's termination message with its exit code."""
+
+    message: TerminationMessage
+    exit_code: int
+
+
+def last_word(world: World) -> LastWord | None:
+    """The driver's verdict. One that ended with another code is replaced by the Job, so its words count for nothing."""
+    for container in ended_drivers(world):
+        message = TerminationMessage.from_text(container.message)
+        if message is not None and message.outcome in (SUCCEEDED, FAILED):
+            return LastWord(message, container.exit_code or 0)
+    return None
+
+
+def ended_drivers(world: World) -> list[ContainerView]:
+    """Driver containers that ended with the intent to end the run, with or without a message."""
+    codes = (EXIT_SUCCEEDED, *VERDICT_CODES)
+    departed = (pod for pod in world.notes.departed if pod.component == DRIVER and pod.attempt == world.attempt)
+    found = [pod.container(DRIVER) for pod in (*world.drivers, *departed)]
+    return [
+        container
+        for container in found
+        if container is not None and container.state is ContainerState.TERMINATED and container.exit_code in codes
+    ]
+
+
+def driver_is_alive(world: World) -> bool:
+    """Whether a driver may still have something to say."""
+    return any(pod.phase in ("", "Pending", "Running") and not pod.deleting for pod in world.drivers)
+
+
+def job_ended_in_silence(world: World) -> bool:
+    """Whether no driver will come, and none left a message."""
+    ended = bool(ended_drivers(world)) or (world.job is not None and world.job.failed)
+    return ended and last_word(world) is None
+
+
+def loss_of(world: World) -> str:
+    """What of the attempt's cluster is lost, as a sentence; empty while it is the one that was observed.
+
+    A lost cluster or head is never made again: whatever KubeRay puts in its place is another attempt.
+    """
+    attempt = world.run.status.attempt
+    if not attempt.ray_cluster_uid and not (world.job and world.job.head_pod_uid):
+        return ""
+    if attempt.ray_cluster_uid and (world.cluster is None or world.cluster.uid != attempt.ray_cluster_uid):
+        return f"RayCluster {attempt.ray_cluster_name} was deleted"
+    if world.cluster is not None and world.cluster.deleting:
+        return f"RayCluster {world.cluster.name} is being deleted"
+    uid = (world.job.head_pod_uid if world.job else "") or attempt.head_pod_uid or ""
+    restarts = world.job.head_restarts if world.job and world.job.head_pod_uid else attempt.head_restart_count
+    return _loss_of_head(world, uid, restarts or 0) if uid else ""
+
+
+def _loss_of_head(world: World, uid: str, restarts: int) -> str:
+    head = next((pod for pod in world.pods if pod.uid == uid), None)
+    if head is None:
+        return "the head pod is gone" if world.head is None else f"the head pod was replaced by {world.head.name}"
+    ray = head.container(RAY_HEAD)
+    if ray is not None and ray.restarts > restarts:
+        return f"the Ray container of pod {head.name} was restarted"
+    if ray is not None and ray.state is ContainerState.TERMINATED and head.phase in ("Failed", "Succeeded"):
+        return f"the Ray container of pod {head.name} ended"
+    return ""
+
+
+def is_complete(message: TerminationMessage) -> bool:
+    """Whether the driver reports a result that reached its target."""
+    return message.outcome == SUCCEEDED and message.step == message.target_steps
+
+
+def cause_of(name: str) -> Cause:
+    """The cause of that name; Unknown for one that this version does not know."""
+    try:
+        return Cause(name)
+    except ValueError:
+        return Cause.UNKNOWN
+
+
+def verdict_of(result: RunResult, cause: Cause | None, complaint: str = "") -> Verdict:
+    """A verdict from the runner's own result document."""
+    metrics = dict(result.metrics)
+    for figures in result.evaluation:
+        side = "baseline" if figures.step == 0 else "last"
+        metrics[f"eval/{figures.dataset}/{side}"] = figures.mean
+    text = result.message or f"{result.step} of {result.target_steps} steps are done"
+    return Verdict(cause, text, result.step, result.target_steps, result.checkpoint, metrics, complaint)

@@ -1,0 +1,28 @@
+"""Facts whose age matters: the observer notes since when each has its present value.
+
+Pure: a fact is a short text, equal as long as nothing changed. `Notes.since` holds the times.
+"""
+
+from datetime import datetime
+
+from tuning_operator.engine import diagnosis, evidence
+from tuning_operator.engine.world import World
+
+TROUBLE = "trouble"
+LOSS = "loss"
+SILENCE = "silence"
+
+
+def signatures(world: World) -> dict[str, str]:
+    """The present value of each fact."""
+    trouble = diagnosis.trouble_of(world)
+    return {
+        TROUBLE: trouble.signature if trouble else "",
+        LOSS: evidence.loss_of(world),
+        SILENCE: "silent" if evidence.job_ended_in_silence(world) else "",
+    }
+
+
+def since(world: World, fact: str) -> datetime:
+    """Since when the fact has its present value, as far as this process knows."""
+    return world.notes.since.get(fact, world.now)

@@ -1,0 +1,36 @@
+"""The ordered list of policies: the first that is final ends the list.
+
+Each is one file with one function `decide(world, settings)`, which contributes to the plan or has nothing to say.
+`plan` walks the list; to add a behaviour, add a file and a line.
+"""
+
+from collections.abc import Callable
+
+from tuning_operator.engine.contribution import Contribution
+from tuning_operator.engine.policies import (
+    acceptance,
+    children,
+    failure,
+    finished,
+    loss,
+    patience,
+    success,
+    training,
+    trouble,
+)
+from tuning_operator.engine.world import World
+from tuning_operator.settings import Settings
+
+Policy = Callable[[World, Settings], Contribution | None]
+
+POLICIES: tuple[Policy, ...] = (
+    finished.decide,  # an ended run gives its cluster back; nothing else happens to it
+    acceptance.decide,  # a run that cannot be executed here waits, and says for what
+    success.decide,  # verdict (a): a complete result is success, whatever an exit code says
+    loss.decide,  # verdict (b): the cluster or its head is not the one on which training began
+    failure.decide,  # verdict (c, d): the runner's own cause; else what is left of driver and Job
+    patience.decide,  # pods that cannot start: wait, then give up with the container's own reason
+    children.decide,  # RayCluster, ConfigMap and claim exist
+    training.decide,  # the Job exists as soon as the cluster is ready
+    trouble.decide,  # what keeps pods from running is shown
+)

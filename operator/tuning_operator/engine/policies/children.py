@@ -1,0 +1,62 @@
+"""RayCluster, ConfigMap and claim of the first attempt. Each is made once and never changed or made again."""
+
+from datetime import timedelta
+
+from tuning_contract.causes import Cause
+from tuning_operator.api.conditions import ConditionType, Reason
+from tuning_operator.engine.contribution import Contribution, Verdict, condition
+from tuning_operator.engine.world import Child, Refusal, RefusalKind, World
+from tuning_operator.settings import Settings
+
+TRY_AGAIN = timedelta(seconds=60)
+"""Before a refused child is tried again: somebody has to act first."""
+
+
+def missing(world: World) -> tuple[Child, ...]:
+    """Children that the attempt still lacks, in the order in which they are made.
+
+    An observed RayCluster means that all of them were made: the status that names it was written after them.
+    The RayCluster goes first, since it is what takes long; its pods wait for the claim. Where the claim was there
+    before, nothing would hold the pods back, so the ConfigMap goes first.
+    """
+    if world.run.status.attempt.ray_cluster_uid:
+        return ()
+    cluster = () if world.cluster is not None else (Child.CLUSTER,)
+    config = () if world.notes.config_made else (Child.CONFIG,)
+    if world.run.spec.checkpoint.volume.claim_name:
+        return config + cluster
+    claim = () if world.claim_found and not world.claim_is_foreign else (Child.CLAIM,)
+    return cluster + config + claim
+
+
+def decide(world: World, settings: Settings) -> Contribution | None:
+    """Make what is missing, and show why it cannot be made."""
+    lacks = missing(world)
+    if not lacks:
+        return None
+    if world.claim_is_foreign and Child.CLAIM in lacks:
+        return _conflict(world, "the PersistentVolumeClaim of the run's name belongs to somebody else")
+    refused = [(child, world.notes.refusals[child]) for child in lacks if child in world.notes.refusals]
+    for child, refusal in refused:
+        if refusal.kind is RefusalKind.INVALID and child is not Child.CLUSTER:
+            verdict = Verdict(Cause.CONFIG_INVALID, f"the API server refuses the run's {child}: {refusal.message}")
+            return Contribution(verdict=verdict, final=True)
+    waiting = [(child, refusal) for child, refusal in refused if world.now < refusal.at + TRY_AGAIN]
+    if waiting:
+        return _refused(*waiting[0])
+    return Contribution(create=lacks)
+
+
+def _refused(child: Child, refusal: Refusal) -> Contribution:
+    reason = Reason.NAME_CONFLICT if refusal.kind is RefusalKind.NAME_CONFLICT else Reason.FORBIDDEN
+    shown = condition(ConditionType.DEGRADED, True, reason, refusal.message)
+    return Contribution(
+        conditions=(shown,), reason=reason, message=refusal.message, due=refusal.at + TRY_AGAIN, final=True
+    )
+
+
+def _conflict(world: World, message: str) -> Contribution:
+    shown = condition(ConditionType.DEGRADED, True, Reason.NAME_CONFLICT, message)
+    return Contribution(
+        conditions=(shown,), reason=Reason.NAME_CONFLICT, message=message, due=world.now + TRY_AGAIN, final=True
+    )

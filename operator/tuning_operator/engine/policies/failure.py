@@ -1,0 +1,57 @@
+"""Verdict (c) and (d): the runner's own cause by the driver's mouth; without a word, what the sidecar still knows."""
+
+from datetime import timedelta
+
+from tuning_contract.causes import Cause
+from tuning_contract.result import SUCCEEDED
+from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_FAILED, TerminationMessage
+from tuning_operator.engine import evidence, facts
+from tuning_operator.engine.contribution import Contribution, Verdict
+from tuning_operator.engine.world import Reachability, World
+from tuning_operator.settings import Settings
+
+LATE_WORD = timedelta(seconds=5)
+"""Job and pods are watched apart: the pod's last state may come after the Job's."""
+
+
+def decide(world: World, settings: Settings) -> Contribution | None:
+    """End the run with its cause; first ask the sidecar when no driver has said anything."""
+    word = evidence.last_word(world)
+    if word is not None:
+        return Contribution(verdict=_spoken(word.message), final=True)
+    if not evidence.job_ended_in_silence(world):
+        return None
+    if world.notes.result_asked is Reachability.NOT_ASKED and world.head is not None and world.head.ip:
+        return Contribution(ask_result=True, final=True)
+    result = world.notes.result
+    if result is not None and result.run_uid == world.run.uid:
+        cause = Cause.INCOMPLETE_STEPS if result.outcome == SUCCEEDED else evidence.cause_of(result.cause)
+        return Contribution(verdict=evidence.verdict_of(result, cause), final=True)
+    deadline = facts.since(world, facts.SILENCE) + LATE_WORD
+    if world.now < deadline:
+        return Contribution(due=deadline, final=True)
+    return Contribution(verdict=_unspoken(world), final=True)
+
+
+def _spoken(message: TerminationMessage) -> Verdict:
+    """A failure in the driver's words; a success that is not complete is one, too."""
+    if message.outcome == SUCCEEDED:
+        cause = Cause.INCOMPLETE_STEPS
+        text = message.message or f"the run ended after {message.step} of {message.target_steps} steps"
+    else:
+        cause, text = evidence.cause_of(message.cause), message.message or message.cause or "no message"
+    return Verdict(cause, text, message.step, message.target_steps, message.checkpoint, message.metrics)
+
+
+def _unspoken(world: World) -> Verdict:
+    """The exit code and the last lines of the driver's log are all that is left."""
+    for container in evidence.ended_drivers(world):
+        tail = container.message.strip() or container.reason
+        if container.exit_code == EXIT_ATTEMPT_LOST:
+            return Verdict(Cause.HEAD_LOST, f"the driver lost the Ray cluster: {tail}")
+        if container.exit_code == EXIT_FAILED:
+            return Verdict(Cause.UNKNOWN, f"the driver ended without a verdict: {tail}")
+        return Verdict(Cause.UNKNOWN, "the driver ended without a verdict, and no result was found")
+    job = world.job
+    text = f"{job.reason}: {job.message}" if job is not None else ""
+    return Verdict(Cause.DRIVER_LOST, f"the Job failed and no driver left a word: {text}")

@@ -1,0 +1,36 @@
+"""Verdict (b): the attempt's cluster, or its head, is lost. Nothing of it is made again.
+
+The driver notices a loss by itself and may have seen the result a moment before; so while it lives it is heard first.
+"""
+
+from datetime import timedelta
+
+from tuning_operator.engine import diagnosis, evidence, facts
+from tuning_operator.engine.contribution import Contribution, Verdict
+from tuning_operator.engine.world import PodView, World
+from tuning_operator.settings import Settings
+
+HEARING = timedelta(seconds=30)
+"""How long a living driver is waited for."""
+
+
+def decide(world: World, settings: Settings) -> Contribution | None:
+    """End the run with what became of its head."""
+    lost = evidence.loss_of(world)
+    if not lost:
+        return None
+    word = evidence.last_word(world)
+    deadline = facts.since(world, facts.LOSS) + HEARING
+    if word is None and evidence.driver_is_alive(world) and world.now < deadline:
+        return Contribution(due=deadline, final=True)
+    cause, words = diagnosis.ended_by(_heads(world), evidence.RAY_HEAD)
+    step = word.message.step if word else None
+    checkpoint = word.message.checkpoint if word else ""
+    message = f"{lost}: {words}" if words else lost
+    return Contribution(verdict=Verdict(cause, message, step, checkpoint=checkpoint), final=True)
+
+
+def _heads(world: World) -> list[PodView]:
+    """Every view of the attempt's heads, those that are gone included."""
+    departed = [pod for pod in world.notes.departed if pod.attempt == world.attempt]
+    return [pod for pod in (*departed, *world.pods) if pod.component == "head"]

@@ -1,0 +1,46 @@
+"""What keeps pods from running is shown in the status, with the container's own reason.
+
+Pods pass through many states on their way, so only what has not changed for a while is written.
+"""
+
+from datetime import datetime, timedelta
+
+from tuning_contract.causes import Cause
+from tuning_operator.api.conditions import Condition, ConditionStatus, ConditionType, find
+from tuning_operator.engine import diagnosis, facts
+from tuning_operator.engine.contribution import Contribution, condition
+from tuning_operator.engine.world import World
+from tuning_operator.settings import Settings
+
+SETTLED = timedelta(seconds=10)
+"""Age at which a reason is worth a write."""
+
+
+def decide(world: World, settings: Settings) -> Contribution | None:
+    """Show the trouble, or that it is over, once it has not changed for ten seconds."""
+    trouble = diagnosis.trouble_of(world)
+    shown = _shown(world)
+    deadline = facts.since(world, facts.TROUBLE) + SETTLED
+    if trouble is None and shown is None:
+        return None
+    if world.now < deadline:
+        return _as_before(shown, deadline) if shown else Contribution(due=deadline)
+    if trouble is None:
+        return None
+    if shown is not None and shown.reason == trouble.cause:
+        # The kubelet alternates between two sentences for one trouble: the first one stays.
+        return _as_before(shown)
+    degraded = condition(ConditionType.DEGRADED, True, trouble.cause, trouble.message)
+    return Contribution(conditions=(degraded,), reason=trouble.cause, message=trouble.message)
+
+
+def _shown(world: World) -> Condition | None:
+    """The trouble that the status shows now."""
+    degraded = find(world.run.status.conditions, ConditionType.DEGRADED)
+    if degraded is None or degraded.status is not ConditionStatus.TRUE or degraded.reason not in set(Cause):
+        return None
+    return degraded
+
+
+def _as_before(shown: Condition, due: datetime | None = None) -> Contribution:
+    return Contribution(conditions=(shown,), reason=shown.reason, message=shown.message, due=due)

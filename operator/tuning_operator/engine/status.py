@@ -1,0 +1,196 @@
+"""The status that a world deserves: the facts, with what the policies contribute laid over them.
+
+Called by `plan`, and by `reconcile` for an object that cannot be read (`unreadable`). Everything is computed anew
+in every pass; `plan` decides whether the difference is worth a write.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from tuning_contract.result import FAILED, SUCCEEDED
+from tuning_operator.api.conditions import (
+    Condition,
+    ConditionType,
+    Phase,
+    Reason,
+    merge,
+    timestamp,
+)
+from tuning_operator.api.v1alpha1_status import AttemptRecord, AttemptStatus, TuningRunStatus
+from tuning_operator.desired import names
+from tuning_operator.engine import evidence, figures
+from tuning_operator.engine.contribution import Contribution, Verdict, condition, cut
+from tuning_operator.engine.policies.children import missing
+from tuning_operator.engine.world import ContainerState, Reachability, World
+
+HISTORY = 10
+
+
+def compose(world: World, contributions: Iterable[Contribution]) -> TuningRunStatus:
+    """Build the whole status; usage is left as it was, since it changes with every second."""
+    parts = tuple(contributions)
+    old = world.run.status
+    verdict = next((part.verdict for part in parts if part.verdict is not None), None)
+    told = next((part for part in parts if part.reason), Contribution())
+    phase = next((part.phase for part in parts if part.phase is not None), None) or _phase(world, verdict)
+    known = {item.type: item for item in _conditions(world, verdict)}
+    known |= {item.type: item for part in parts for item in part.conditions}
+    new = old.model_copy(
+        update={
+            "phase": phase,
+            "reason": told.reason or _reason(world, phase, verdict),
+            "message": cut(told.message or _message(world, phase, verdict), 1024),
+            "observed_generation": world.run.metadata.generation,
+            "conditions": _merged(world, known.values()),
+            "attempt": _attempt(world, phase),
+            "history": _history(world, verdict),
+            "progress": figures.progress_of(world, verdict),
+            "checkpoint": figures.checkpoint_of(world, verdict),
+            "evaluation": figures.evaluation_of(world, verdict),
+        }
+    )
+    return new.model_copy(update={"display": figures.display_of(world, new, verdict)})
+
+
+def unreadable(status: Mapping[str, Any], generation: int, message: str, now: datetime) -> dict[str, Any]:
+    """The status of an object whose spec cannot be read, as a merge patch; empty when it says so already."""
+    accepted = condition(ConditionType.ACCEPTED, False, Reason.INVALID, message)
+    old = [Condition.model_validate(item) for item in status.get("conditions", ())]
+    generation_seen = accepted.model_copy(update={"observed_generation": generation})
+    new = {
+        "phase": str(Phase.REJECTED),
+        "reason": str(Reason.INVALID),
+        "message": cut(message, 1024),
+        "observedGeneration": generation,
+        "conditions": [item.to_object() for item in merge(old, [generation_seen], now)],
+    }
+    return {} if all(status.get(key) == value for key, value in new.items()) else new
+
+
+def _phase(world: World, verdict: Verdict | None) -> Phase:
+    if verdict is not None:
+        return Phase.SUCCEEDED if verdict.succeeded else Phase.FAILED
+    if world.job is not None or world.run.status.attempt.job_uid:
+        return Phase.RUNNING
+    return Phase.PENDING if missing(world) else Phase.STARTING
+
+
+def _reason(world: World, phase: Phase, verdict: Verdict | None) -> str:
+    if verdict is not None:
+        return Reason.COMPLETED if verdict.cause is None else verdict.cause
+    if phase is Phase.RUNNING:
+        return _started(world).reason
+    return Reason.CREATING if phase is Phase.STARTING else Reason.VALID
+
+
+def _message(world: World, phase: Phase, verdict: Verdict | None) -> str:
+    if verdict is not None:
+        return verdict.message
+    if phase is Phase.RUNNING:
+        return _started(world).message
+    if phase is Phase.STARTING:
+        return f"waiting for RayCluster {names.attempt(world.run, world.attempt)}"
+    return "making the run's objects"
+
+
+def _conditions(world: World, verdict: Verdict | None) -> list[Condition]:
+    ended = verdict is not None
+    finished = condition(ConditionType.FINISHED, ended, _result_reason(verdict), verdict.message if verdict else "")
+    success = None if verdict is None else verdict.succeeded
+    complaint = verdict.complaint if verdict else ""
+    return [
+        condition(ConditionType.ACCEPTED, True, Reason.VALID, "the run can be executed here"),
+        condition(ConditionType.ADMITTED, True, Reason.NO_QUEUE, "the run names no queue"),
+        _cluster_ready(world, verdict),
+        _started(world),
+        _metrics(world),
+        condition(ConditionType.DEGRADED, bool(complaint), Reason.DRIVER_EXIT if complaint else Reason.AS_EXPECTED)
+        if not complaint
+        else condition(ConditionType.DEGRADED, True, Reason.DRIVER_EXIT, complaint),
+        condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
+        finished,
+        condition(ConditionType.SUCCEEDED, success, _result_reason(verdict), verdict.message if verdict else ""),
+    ]
+
+
+def _result_reason(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return Reason.IN_PROGRESS
+    return Reason.COMPLETED if verdict.cause is None else verdict.cause
+
+
+def _cluster_ready(world: World, verdict: Verdict | None) -> Condition:
+    if verdict is not None:
+        return condition(ConditionType.CLUSTER_READY, False, Reason.RELEASED, "the run has ended")
+    # Before the Job is made readiness comes and goes; it is said once, with the Job.
+    if world.job is not None and world.cluster is not None:
+        return condition(ConditionType.CLUSTER_READY, True, Reason.READY, "head and workers are ready")
+    return condition(ConditionType.CLUSTER_READY, False, Reason.CREATING, "head or workers are not ready yet")
+
+
+def _started(world: World) -> Condition:
+    kind = ConditionType.STARTED
+    if world.job is None and not world.run.status.attempt.job_uid:
+        return condition(kind, False, Reason.WAITING_FOR_CLUSTER, "the Job is made when the cluster is ready")
+    drivers = [pod.container(evidence.DRIVER) for pod in world.drivers]
+    alive = any(item is not None and item.state is not ContainerState.WAITING for item in drivers)
+    if alive or figures.fresh_progress(world) is not None:
+        return condition(kind, True, Reason.DRIVER_RUNNING, "the driver follows the training")
+    return condition(kind, False, Reason.JOB_CREATED, "the Job is made, its driver has not started yet")
+
+
+def _metrics(world: World) -> Condition:
+    kind, state = ConditionType.METRICS_AVAILABLE, world.notes.metrics
+    if state is Reachability.ANSWERED:
+        return condition(kind, True, Reason.SIDECAR_ANSWERS, "progress is read from the head pod")
+    if state is Reachability.UNREACHABLE:
+        return condition(kind, None, Reason.SIDECAR_UNREACHABLE, "the sidecar did not answer; the run is not affected")
+    return condition(kind, None, Reason.NOT_STARTED, "no progress was read yet")
+
+
+def _merged(world: World, new: Iterable[Condition]) -> tuple[Condition, ...]:
+    generation = world.run.metadata.generation
+    seen = [item.model_copy(update={"observed_generation": generation}) for item in new]
+    return merge(world.run.status.conditions, seen, world.now)
+
+
+def _attempt(world: World, phase: Phase) -> AttemptStatus:
+    """Intent by number and names, observation by UIDs; what was observed once stays."""
+    old, number = world.run.status.attempt, world.attempt
+    if phase is Phase.REJECTED or missing(world):
+        return old
+    name = names.attempt(world.run, number)
+    cluster_uid = old.ray_cluster_uid or (world.cluster.uid if world.cluster else None)
+    job_uid, head_uid, restarts = old.job_uid, old.head_pod_uid, old.head_restart_count
+    if world.job is not None:
+        job_uid = world.job.uid
+        head_uid = head_uid or world.job.head_pod_uid or None
+        restarts = restarts if restarts is not None else world.job.head_restarts
+    return AttemptStatus(
+        number=number,
+        ray_cluster_name=name,
+        ray_cluster_uid=cluster_uid,
+        job_name=name,
+        job_uid=job_uid,
+        ray_job_id=name,
+        head_pod_uid=head_uid,
+        head_restart_count=restarts,
+        start_time=old.start_time or timestamp(world.now),
+    )
+
+
+def _history(world: World, verdict: Verdict | None) -> tuple[AttemptRecord, ...]:
+    old = world.run.status.history
+    if verdict is None:
+        return old
+    record = AttemptRecord(
+        number=world.attempt,
+        outcome=SUCCEEDED if verdict.succeeded else FAILED,
+        cause=verdict.cause,
+        message=cut(verdict.message, 256),
+        last_step=figures.progress_of(world, verdict).step,
+        start_time=world.run.status.attempt.start_time,
+        end_time=timestamp(world.now),
+    )
+    return (*(item for item in old if item.number != record.number), record)[-HISTORY:]

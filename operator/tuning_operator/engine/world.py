@@ -1,0 +1,210 @@
+"""Everything that a decision about one run depends on, as one frozen value.
+
+Made by `cluster.observe` in every pass, read by the policies. The views hold only what a policy reads; times are
+aware datetimes. What this process alone knows (refused writes, answers of sidecars, since when a fact holds) is in
+`Notes`: a restart loses it, and every policy is right without it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from tuning_contract.progress import Progress
+from tuning_contract.result import RunResult
+from tuning_operator.api.v1alpha1 import TuningRun
+
+
+class Child(StrEnum):
+    """Kinds of objects that are made for a run."""
+
+    CLUSTER = "RayCluster"
+    CONFIG = "ConfigMap"
+    CLAIM = "PersistentVolumeClaim"
+    JOB = "Job"
+
+
+class ContainerState(StrEnum):
+    """What a container is doing."""
+
+    UNKNOWN = ""
+    WAITING = "waiting"
+    RUNNING = "running"
+    TERMINATED = "terminated"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerView:
+    """One container of a pod as the kubelet sees it."""
+
+    name: str
+    state: ContainerState = ContainerState.UNKNOWN
+    reason: str = ""
+    """Why it waits or ended: ImagePullBackOff, OOMKilled, Completed."""
+    message: str = ""
+    """The kubelet's words, or the termination message."""
+    exit_code: int | None = None
+    restarts: int = 0
+    last_reason: str = ""
+    """Why its previous life ended."""
+    last_message: str = ""
+    memory_limit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod of a run."""
+
+    name: str
+    uid: str
+    component: str
+    """head, driver, or what else the label says."""
+    attempt: int
+    phase: str = ""
+    reason: str = ""
+    """Of the pod itself: Evicted, NodeLost."""
+    message: str = ""
+    ip: str = ""
+    deleting: bool = False
+    started_at: datetime | None = None
+    """When the kubelet accepted it."""
+    unschedulable: str = ""
+    """The scheduler's words while it finds no node."""
+    disruption: str = ""
+    """Reason of the condition DisruptionTarget: PreemptionByScheduler, DeletionByTaintManager."""
+    containers: tuple[ContainerView, ...] = ()
+    """Init containers first, then the others, as in the spec."""
+    gpus: int = 0
+
+    def container(self, name: str) -> ContainerView | None:
+        """The container of that name."""
+        return next((item for item in self.containers if item.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The RayCluster of the attempt."""
+
+    name: str
+    uid: str
+    deleting: bool = False
+    head_ready: bool = False
+    """The condition HeadPodReady. `status.state` latches and is never read."""
+    ready_workers: int = 0
+    desired_workers: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether head and all required workers are ready now."""
+        return self.head_ready and self.ready_workers >= self.desired_workers and not self.deleting
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """The Job of the attempt."""
+
+    name: str
+    uid: str
+    deleting: bool = False
+    failed: bool = False
+    reason: str = ""
+    message: str = ""
+    head_pod_uid: str = ""
+    """The head pod that was there when the Job was made, from the Job's annotation."""
+    head_restarts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A ConfigMap that the run refers to, as it was read; `keys` is None when it does not exist."""
+
+    name: str
+    keys: frozenset[str] | None
+    read_at: datetime
+
+
+class RefusalKind(StrEnum):
+    """Why the API server refused to make a child."""
+
+    FORBIDDEN = "Forbidden"
+    INVALID = "Invalid"
+    NAME_CONFLICT = "NameConflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A write that the API server refused, and that trying at once again cannot help."""
+
+    kind: RefusalKind
+    message: str
+    at: datetime
+
+
+class Reachability(StrEnum):
+    """What a sidecar answered last."""
+
+    NOT_ASKED = "NotAsked"
+    ANSWERED = "Answered"
+    UNREACHABLE = "Unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What this process alone knows of a run."""
+
+    first_seen: datetime
+    status_written: datetime | None = None
+    """When this process last wrote the status."""
+    config_made: bool = False
+    """The run's ConfigMap was made, or found, by this process; ConfigMaps are not watched."""
+    references: tuple[Reference, ...] = ()
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    """By kind of child, or `Status`."""
+    since: Mapping[str, datetime] = field(default_factory=dict)
+    """Since when each signature of `facts.signatures` has its present value."""
+    progress: Progress | None = None
+    metrics: Reachability = Reachability.NOT_ASKED
+    result: RunResult | None = None
+    result_asked: Reachability = Reachability.NOT_ASKED
+    departed: tuple[PodView, ...] = ()
+    """Last views of pods that went while we watched: KubeRay deletes failed pods at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One run and all that belongs to it, at one moment."""
+
+    now: datetime
+    run: TuningRun
+    notes: Notes
+    kuberay_served: bool = True
+    """Whether the API server knows RayClusters."""
+    cluster: ClusterView | None = None
+    job: JobView | None = None
+    pods: tuple[PodView, ...] = ()
+    """Pods of the present attempt."""
+    claim_found: bool = False
+    """The claim that the run uses exists: its own, or the one it names."""
+    claim_is_foreign: bool = False
+    """The claim has our name and somebody else's label."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of the present attempt; the first needs no record, since names follow from it."""
+        return self.run.status.attempt.number or 1
+
+    @property
+    def has_children(self) -> bool:
+        """Whether anything was made for the run: from then on it is accepted for good."""
+        return self.cluster is not None or self.job is not None or bool(self.run.status.attempt.ray_cluster_uid)
+
+    @property
+    def head(self) -> PodView | None:
+        """The living head pod, the newest if KubeRay is replacing it."""
+        heads = [pod for pod in self.pods if pod.component == "head"]
+        return max(heads, key=lambda pod: (not pod.deleting, pod.name), default=None)
+
+    @property
+    def drivers(self) -> tuple[PodView, ...]:
+        """All driver pods, dead ones included."""
+        return tuple(pod for pod in self.pods if pod.component == "driver")
