@@ -37,6 +37,8 @@ class Timing:
     """Between two copies of the progress, which are kept for a head that is lost."""
     end_poll: float = 0.25
     """Between two looks when the end is near."""
+    retry: float = 0.5
+    """Before the first repetition at the start; the pause doubles up to ten times that."""
     start: float = 120.0
     """For Ray to answer and to take the job."""
     head: float = 60.0
@@ -79,7 +81,7 @@ class Follower:
         """
         job_id = self._attempt.submission.id
         deadline = time.monotonic() + self._timing.start
-        pause, said = 0.5, ""
+        pause, said = self._timing.retry, ""
         while True:
             try:
                 if self._ray.state(job_id) is not None:
@@ -97,7 +99,7 @@ class Follower:
                     said = str(error)
                     self._console.say(f"waiting for Ray: {said}")
             time.sleep(pause)
-            pause = min(pause * 2, 5.0)
+            pause = min(pause * 2, self._timing.retry * 10)
 
     def follow(self) -> Evidence:
         """Print the log until the attempt has ended one way or another."""

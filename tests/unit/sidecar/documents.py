@@ -1,6 +1,7 @@
 """Builders of the documents that sidecar and driver read, with valid defaults."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,14 +53,14 @@ def a_run(name: str = "math-agent", remote_write_url: str = "") -> RunDocument:
     return RunDocument.from_text(json.dumps(document))
 
 
-def a_record(step: int, ts: float, attempt: int = 1, **values: float) -> MetricRecord:
+def a_record(step: int, ts: float, attempt: int = 1, values: Mapping[str, float] | None = None) -> MetricRecord:
     return MetricRecord(
         ts=ts,
         attempt=attempt,
         role=TRAINER,
         step=step,
         target_steps=12,
-        values={"reward_mean": step / 100, "policy_loss": -step / 1000, "kl": 0.01} | values,
+        values={"reward_mean": step / 100, "policy_loss": -step / 1000, "kl": 0.01, **(values or {})},
     )
 
 

@@ -40,7 +40,7 @@ def test_every_step_arrives_at_its_own_time_with_the_labels_of_the_scrape(
     run = a_run("every-step", prometheus.write_url)
     directory = directory_of(run, tmp_path)
     start = round(time.time() - 1200, 3)
-    records = [a_record(step, start + 2.5 * step, **{"judge/calls": 1.0 * step}) for step in range(1, 301)]
+    records = [a_record(step, start + 2.5 * step, values={"judge/calls": 1.0 * step}) for step in range(1, 301)]
     append(directory.metrics, *records)
 
     writer = drained(a_writer(run, directory, batch=100))

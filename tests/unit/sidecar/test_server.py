@@ -98,7 +98,7 @@ def test_metrics_carry_every_canonical_name_and_no_label_but_namespace_and_run(t
     directory = directory_of(RUN, tmp_path)
     values = {metric.name: 0.5 for metric in TRAINER_METRICS}
     evaluation = {metric.name: 0.25 for metric in EVALUATION_METRICS}
-    append(directory.metrics, a_record(4, time.time(), **values, **{"judge/accuracy": 0.75}))
+    append(directory.metrics, a_record(4, time.time(), values=values | {"judge/accuracy": 0.75}))
     line = an_evaluation(0, 0.25, time.time()).to_line()
     document = json.loads(line) | {"values": evaluation}
     with directory.metrics.open("a", encoding="utf-8") as file:
