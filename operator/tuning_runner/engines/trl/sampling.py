@@ -1,8 +1,8 @@
 """Batched sampling of replies with exact token ids and log-probabilities.
 
-Called by `policy`, in its one thread. The loop is our own and not `model.generate`, for three reasons: the noise of a row
-depends on the row's seed alone, a prompt that many rows share (the episodes of one group) is prefilled once, and rows
-that have ended leave the batch. Not here: queues, chat templates, training.
+Called by `policy`, in its one thread. The loop is our own and not `model.generate`, for three reasons: the noise of a
+row depends on the row's seed alone, a prompt that many rows share (the episodes of one group) is prefilled once, and
+rows that have ended leave the batch. Not here: queues, chat templates, training.
 """
 
 from collections.abc import Sequence
@@ -96,7 +96,9 @@ class Sampler:
         rows = self._prefill(requests)
         while True:
             tokens = self._draw(rows, requests, replies)
-            alive = [place for place, number in enumerate(rows.numbers) if not self._over(replies[number], requests[number])]
+            alive = [
+                place for place, number in enumerate(rows.numbers) if not self._over(replies[number], requests[number])
+            ]
             if not alive:
                 break
             if len(alive) < _COMPACT_BELOW * len(rows.numbers):
@@ -205,5 +207,7 @@ def _cut_nucleus(probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tens
 def _common_prefix(prompts: Sequence[tuple[int, ...]]) -> int:
     """Length of the beginning that all prompts share, at most one token less than the shortest prompt."""
     first, last = min(prompts), max(prompts)
-    length = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    length = next(
+        (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+    )
     return min(length, min(map(len, prompts)) - 1)

@@ -45,7 +45,9 @@ def recomputed(model, request, reply):
 
 
 def test_recorded_log_probabilities_equal_those_of_a_plain_forward_pass(model):
-    requests = [a_request(prompt, seed, temperature=heat) for prompt in PROMPTS for seed in (1, 2) for heat in (1.0, 0.7)]
+    requests = [
+        a_request(prompt, seed, temperature=heat) for prompt in PROMPTS for seed in (1, 2) for heat in (1.0, 0.7)
+    ]
     for request, reply in zip(requests, sample(model, *requests), strict=True):
         assert reply.logprobs == pytest.approx(recomputed(model, request, reply), abs=1e-4)
         assert reply.entropy > 0

@@ -1,0 +1,116 @@
+"""`python -m tuning_runner`: the entry point of the Ray job.
+
+Reads the environment and run.json, starts the log, chooses the engine, and runs one attempt. Exit codes:
+`tuning_contract.termination` (the verdict is in result.json). Nothing here imports torch before the number of threads
+is set.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tuning_contract import environment
+from tuning_contract.causes import Cause
+from tuning_contract.directory import RunDirectory
+from tuning_contract.run_document import RunDocument
+from tuning_contract.termination import EXIT_DRIVER_ERROR, EXIT_FAILED
+from tuning_contract.version import VERSION, missing_features
+from tuning_runner.attempt import Attempt
+from tuning_runner.console import Tee, say
+from tuning_runner.engine import Engine, Inputs
+from tuning_runner.episodes.errors import RunError
+from tuning_runner.resources import available_cpus
+
+VOLUME = "TUNING_VOLUME"
+"""Another root of the volume than the mount point; for runs outside a pod."""
+
+
+def main() -> int:
+    """The whole process."""
+    attempt = int(os.environ[environment.ATTEMPT])
+    text = Path(os.environ.get(environment.RUN_DOCUMENT, environment.RUN_DOCUMENT_PATH)).read_text(encoding="utf-8")
+    try:
+        run = parse(text)
+        problem = ""
+    except RunError as error:
+        run, problem = None, error.message
+    relative = run.checkpoint.directory if run else _directory_of(text)
+    directory = RunDirectory(Path(os.environ.get(VOLUME, environment.VOLUME_MOUNT)) / relative)
+    signal.signal(signal.SIGTERM, _leave)
+    with Tee(directory.runner_log(attempt)):
+        if run is None:
+            return _refuse(text, attempt, directory, problem)
+        cpus = prepare_environment()
+        say(f"run {run.run.namespace}/{run.run.name}, attempt {attempt}, contract {VERSION}, {cpus} CPUs")
+        return Attempt(run, attempt, directory, make_engine).execute()
+
+
+def parse(text: str) -> RunDocument:
+    """run.json as values.
+
+    Raises:
+        RunError: ConfigInvalid, when this image is too old for it or it is no run.json.
+    """
+    try:
+        requires = tuple(json.loads(text).get("requires", ()))
+        if missing := missing_features(requires):
+            features = ", ".join(f"`{name}`" for name in missing)
+            message = f"the image has runner {VERSION}, which lacks {features}: use a newer runner image"
+            raise RunError(Cause.CONFIG_INVALID, message)
+        return RunDocument.from_text(text)
+    except (ValueError, AttributeError) as error:
+        message = f"the runner {VERSION} of this image cannot read run.json: {error}"
+        raise RunError(Cause.CONFIG_INVALID, message) from error
+
+
+def prepare_environment() -> int:
+    """Set what libraries read when they are imported; returns the CPUs of this container."""
+    cpus = available_cpus()
+    os.environ["OMP_NUM_THREADS"] = str(cpus)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # Everything is in the image: a look at a hub would only wait for a time-out.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["HF_DATASETS_OFFLINE"] = "1"
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    return cpus
+
+
+def make_engine(inputs: Inputs) -> Engine:
+    """The engine that run.json names."""
+    if inputs.run.engine.type == "TRL":
+        from tuning_runner.engines.trl.engine import TRLEngine
+
+        return TRLEngine(inputs)
+    message = f"this image has no engine {inputs.run.engine.type}: use the runner image of that engine"
+    raise RunError(Cause.CONFIG_INVALID, message)
+
+
+def _directory_of(text: str) -> str:
+    """The run's folder in a run.json that cannot be parsed."""
+    document: Any = json.loads(text)
+    return str(document["checkpoint"]["directory"])
+
+
+def _refuse(text: str, attempt: int, directory: RunDirectory, problem: str) -> int:
+    from tuning_runner.outcome import write_refusal
+
+    say(f"failed: {Cause.CONFIG_INVALID.value}: {problem}")
+    write_refusal(directory, json.loads(text), attempt, problem)
+    return EXIT_FAILED
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except Exception as error:  # run.json or the volume itself is not usable: there is nowhere to write a result
+        print(f"tuning_runner: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        code = EXIT_DRIVER_ERROR
+    sys.exit(code)

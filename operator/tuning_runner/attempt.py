@@ -1,0 +1,195 @@
+"""One attempt of a run, from run.json to result.json: the order of everything, and nothing else.
+
+Called by `__main__`. Fencing and the marker `started` come before any work, so that a replaced head never trains
+twice; the base model is judged before step 1 and the last checkpoint after the last step, over the same path. Not
+here: how anything is trained or judged (`engine.Engine`).
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuning_contract.causes import Cause
+from tuning_contract.checkpoint import write_atomically
+from tuning_contract.directory import RunDirectory
+from tuning_contract.result import EvaluationFigures
+from tuning_contract.run_document import RunDocument
+from tuning_contract.termination import EXIT_FAILED, EXIT_SUCCEEDED
+from tuning_runner.checkpoints import CheckpointStore, Fence, SupersededError, newest_attempt, publish_folder
+from tuning_runner.console import say
+from tuning_runner.dataset import load_dataset
+from tuning_runner.engine import Context, Engine, Held, Inputs, Resume
+from tuning_runner.episodes.errors import RunError
+from tuning_runner.evaluation import Evaluation, recorded_evaluations
+from tuning_runner.metrics_writer import MetricsWriter
+from tuning_runner.outcome import Ending, Failure, failure_of, finished_result, write_result, written_result
+from tuning_runner.provenance import write_provenance
+from tuning_runner.ray_cluster import wait_for_cluster
+
+EngineFactory = Callable[[Inputs], Engine]
+
+
+@dataclass
+class _Progress:
+    """What is known so far, for a result that is written on failure."""
+
+    step: int = 0
+    target_steps: int = 0
+    evaluation: list[EvaluationFigures] = field(default_factory=list)
+
+
+class Attempt:
+    """Runs once.
+
+    Args:
+        run: the resolved run.
+        number: of the attempt, from 1.
+        directory: of the run on the volume.
+        make_engine: called after the inputs are loaded, since it may import a training library.
+    """
+
+    def __init__(self, run: RunDocument, number: int, directory: RunDirectory, make_engine: EngineFactory) -> None:
+        self._run = run
+        self._number = number
+        self._directory = directory
+        self._make_engine = make_engine
+        self._fence = Fence(directory, number)
+        self._progress = _Progress()
+
+    def execute(self) -> int:
+        """Everything; returns the exit code. No exception of the run leaves it without a result."""
+        if finished_result(self._directory, self._run) is not None:
+            say("the run has a complete result already: nothing to do")
+            return EXIT_SUCCEEDED
+        try:
+            if not self._begin():
+                return EXIT_FAILED
+            self._work()
+        except SupersededError as error:
+            say(f"stopped without a result: {error}")
+            return EXIT_FAILED
+        except Exception as error:
+            return self._fail(failure_of(error))
+        return EXIT_SUCCEEDED
+
+    def _begin(self) -> bool:
+        """Take over the run; False when this attempt has begun before, in a head that is gone."""
+        self._fence.raise_if_superseded()
+        started = self._directory.started(self._number)
+        started.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(started, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        except FileExistsError:
+            message = f"attempt {self._number} has begun before: its head was replaced, and nothing was trained here"
+            earlier = written_result(self._directory)
+            if earlier is not None and earlier.attempt == self._number:
+                say(f"{message}; the result of that time stays")
+            else:
+                self._fail(Failure(Cause.HEAD_LOST, message))
+            return False
+        if newest_attempt(self._directory) < self._number:
+            write_atomically(self._directory.current_attempt, f"{self._number}\n")
+        # The result of an earlier attempt must not be taken for this one's.
+        self._directory.result.unlink(missing_ok=True)
+        return True
+
+    def _work(self) -> None:
+        wait_for_cluster(self._run.cluster, say)
+        inputs = self._load()
+        engine = self._make_engine(inputs)
+        try:
+            plan = engine.plan(self._run, len(inputs.train.rows))
+            self._progress.target_steps = plan.target_steps
+            if plan.target_steps < 1:
+                rows, batch = len(inputs.train.rows), self._run.algorithm.batch_size
+                message = f"{self._run.algorithm.epochs} epochs of {rows} rows are less than one batch of {batch}"
+                raise RunError(Cause.CONFIG_INVALID, message)
+            engine.check()
+            with MetricsWriter(self._directory, self._number, plan.target_steps) as metrics:
+                try:
+                    self._train(engine, inputs, metrics)
+                finally:
+                    self._progress.step = max(self._progress.step, metrics.last_step)
+        finally:
+            engine.close()
+
+    def _load(self) -> Inputs:
+        settings = self._run.dataset
+        train = load_dataset(Path(settings.path), settings.hidden_fields)
+        batch = self._run.algorithm.batch_size
+        if len(train.rows) < batch:
+            message = f"dataset {train.path} has {len(train.rows)} rows, fewer than `algorithm.batchSize` {batch}"
+            raise RunError(Cause.DATASET_INVALID, message)
+        held = tuple(Held(entry, load_dataset(Path(entry.path))) for entry in settings.evaluation)
+        sizes = "".join(f", {len(entry.dataset.rows)} in {entry.settings.name}" for entry in held)
+        say(f"dataset: {len(train.rows)} training tasks{sizes}")
+        return Inputs(self._run, self._number, self._directory, train, held)
+
+    def _train(self, engine: Engine, inputs: Inputs, metrics: MetricsWriter) -> None:
+        fingerprint = engine.fingerprint()
+        store = CheckpointStore(self._fence, self._run.checkpoint.keep_last, say)
+        context = Context(inputs, self._progress.target_steps, fingerprint, self._fence, store, metrics)
+        found = store.newest(fingerprint)
+        resume = Resume(*found) if found else None
+        if resume is not None:
+            self._progress.step = resume.manifest.step
+        baseline = self._baseline(engine, context)
+        self._progress.evaluation += [entry.figures for entry in baseline if entry.figures]
+        trained = engine.train(context, resume)
+        self._progress.step = trained.step
+        final = self._judge(engine, context, trained.checkpoint)
+        self._progress.evaluation += [entry.figures for entry in final if entry.figures]
+        say(f"writing the tuned model to {self._directory.final}")
+        publish_folder(self._directory.final, self._fence, lambda folder: engine.export(trained.checkpoint, folder))
+        write_provenance(inputs, dict(fingerprint), self._directory.final)
+        if problem := engine.verdict(self._directory).problem:
+            raise RunError(Cause.INCOMPLETE_STEPS, problem)
+        self._fence.raise_if_superseded()
+        missing = [entry.dataset for entry in (*baseline, *final) if entry.figures is None]
+        message = f"no evaluation figure for {', '.join(dict.fromkeys(missing))}: too many episodes without a score"
+        ending = Ending(
+            step=trained.step,
+            target_steps=self._progress.target_steps,
+            message=message if missing else "",
+            evaluation=tuple(self._progress.evaluation),
+            metrics=trained.values,
+        )
+        write_result(self._directory, self._run, self._number, ending)
+        say(f"finished: {trained.step} of {self._progress.target_steps} steps")
+
+    def _baseline(self, engine: Engine, context: Context) -> list[Evaluation]:
+        """The base model's figures: those that an earlier attempt recorded, or new ones."""
+        known: dict[str, Evaluation] = {}
+        if self._directory.metrics.is_file():
+            with self._directory.metrics.open(encoding="utf-8") as lines:
+                known = recorded_evaluations(lines, step=0)
+        names = [held.settings.name for held in context.inputs.held]
+        if all(name in known for name in names):
+            return [known[name] for name in names]
+        return self._judge(engine, context, None)
+
+    def _judge(self, engine: Engine, context: Context, checkpoint: Path | None) -> list[Evaluation]:
+        found = []
+        for held in context.inputs.held:
+            evaluation = engine.evaluate(checkpoint, held)
+            context.metrics.evaluation(evaluation.dataset, evaluation.step, evaluation.values)
+            found.append(evaluation)
+        return found
+
+    def _fail(self, failure: Failure) -> int:
+        say(f"failed: {failure.cause.value}: {failure.message}")
+        try:
+            self._fence.raise_if_superseded()
+            ending = Ending(
+                step=self._progress.step,
+                target_steps=self._progress.target_steps,
+                failure=failure,
+                evaluation=tuple(self._progress.evaluation),
+            )
+            write_result(self._directory, self._run, self._number, ending)
+        except SupersededError as error:
+            say(f"no result is written: {error}")
+        except OSError as error:
+            say(f"the result cannot be written: {error}")
+        return EXIT_FAILED

@@ -1,0 +1,120 @@
+"""The `Engine` protocol: what an attempt needs of the thing that trains, and the values that go between them.
+
+`attempt` drives an engine; `engines/*` implement it. The engine owns the model and its endpoint; the order of the
+steps, the files of the run and the meaning of a result are not its business.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tuning_contract.checkpoint import Manifest
+from tuning_contract.directory import RunDirectory
+from tuning_contract.run_document import EvaluationSet, RunDocument
+from tuning_runner.checkpoints import CheckpointStore, Fence
+from tuning_runner.dataset import Dataset
+from tuning_runner.evaluation import Evaluation
+from tuning_runner.metrics_writer import MetricsWriter
+
+
+@dataclass(frozen=True)
+class Held:
+    """One held-out set with its rows."""
+
+    settings: EvaluationSet
+    dataset: Dataset
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the run works on, loaded and checked."""
+
+    run: RunDocument
+    attempt: int
+    directory: RunDirectory
+    train: Dataset
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What training writes to."""
+
+    inputs: Inputs
+    target_steps: int
+    fingerprint: Mapping[str, object]
+    fence: Fence
+    checkpoints: CheckpointStore
+    metrics: MetricsWriter
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where training goes on: a whole checkpoint with the run's fingerprint."""
+
+    folder: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the run amounts to."""
+
+    target_steps: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The end of training."""
+
+    step: int
+    checkpoint: Path
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Trainer metrics of the last step."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the run's folder holds what a finished run must hold; `problem` is empty when it does."""
+
+    problem: str = ""
+
+
+class Engine(Protocol):
+    """Trains one run in one attempt. Methods raise RunError with the cause; they are called in the order below."""
+
+    def plan(self, run: RunDocument, rows: int) -> Plan:
+        """Steps of the run; pure arithmetic, nothing is loaded."""
+        ...
+
+    def check(self) -> None:
+        """Load model, tokenizer and template, run dry episodes; fail in seconds with the user's own text."""
+        ...
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """The resume fingerprint, with the digest of the template that `check` loaded."""
+        ...
+
+    def evaluate(self, checkpoint: Path | None, held: Held) -> Evaluation:
+        """Judge the weights of `checkpoint` (None: the base model) on one set.
+
+        The step of the evaluation is the checkpoint's, 0 for the base model.
+        """
+        ...
+
+    def train(self, context: Context, resume: Resume | None) -> Trained:
+        """All steps that are left, with the evaluations and checkpoints that fall between them."""
+        ...
+
+    def export(self, checkpoint: Path, final: Path) -> None:
+        """Write the tuned model of `checkpoint` into the folder `final`, loadable by plain transformers."""
+        ...
+
+    def verdict(self, directory: RunDirectory) -> Verdict:
+        """Whether the finished run is whole: last checkpoint at the target, final model complete and loadable."""
+        ...
+
+    def close(self) -> None:
+        """End worker processes and servers; never raises."""
+        ...

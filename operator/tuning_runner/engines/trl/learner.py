@@ -1,0 +1,270 @@
+"""One optimizer update from the rows of a step: TRL's GRPO loss, optimizer and schedule, in micro-batches by tokens.
+
+Called by `engine` between rollouts. TRL's own loop, sampler and generation are not used: the tasks of a step, the
+episodes and the advantages come from outside, and TRL sees finished rows. `_compute_loss` and
+`_get_per_token_logps_and_entropies` are private to TRL, so its version is pinned exactly.
+"""
+
+import contextlib
+import copy
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, set_peft_model_state_dict
+from safetensors.torch import load_file
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from tuning_contract.causes import Cause
+from tuning_contract.run_document import RunDocument
+from tuning_runner.engines.trl.batches import TrainingRow, collate, pack
+from tuning_runner.engines.trl.model import LoadedModel, write_model
+from tuning_runner.episodes.errors import RunError
+
+KL_ROWS = 8
+"""Rows of a step over which KL is estimated when it is not part of the loss."""
+_COPIED_REFERENCE_PARAMETERS = 200_000_000
+"""A full fine-tune without a KL term keeps a copy of a base model up to this size, for the metric alone."""
+_ADAPTER = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Update:
+    """Figures of one optimizer update."""
+
+    policy_loss: float
+    gradient_norm: float
+    learning_rate: float
+    clip_ratio: float
+    kl: float | None
+    """None when there is no reference model."""
+    trained_tokens: int
+
+
+class Learner:
+    """The policy with its optimizer.
+
+    Args:
+        loaded: the base model; a LoRA run wraps it.
+        run: all hyperparameters come from it.
+        target_steps: of the whole run.
+        scratch: an empty folder for TRL, which writes nothing there.
+    """
+
+    def __init__(self, loaded: LoadedModel, run: RunDocument, target_steps: int, scratch: Path) -> None:
+        self._loaded = loaded
+        self._algorithm = run.algorithm
+        self._copy: Any = None
+        small = loaded.parameters <= _COPIED_REFERENCE_PARAMETERS
+        if run.algorithm.lora is None and run.algorithm.kl_coefficient == 0 and small:
+            self._copy = copy.deepcopy(loaded.model)
+            add_fused_lm_head(self._copy, temperature=run.model.sampling.temperature)
+        lora = run.algorithm.lora
+        self._trainer = GRPOTrainer(
+            model=loaded.model,
+            reward_funcs=[_no_reward],
+            args=_configuration(run, target_steps, scratch),
+            train_dataset=Dataset.from_list([{"prompt": ""}]),
+            processing_class=loaded.tokenizer,
+            peft_config=None
+            if lora is None
+            else LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM"),
+        )
+        self._trainer.create_optimizer_and_scheduler(num_training_steps=target_steps)
+        self._trainer.current_gradient_accumulation_steps = 1
+        self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if self._copy is not None:
+            self._copy.to(self.model.device).requires_grad_(False)
+
+    @property
+    def model(self) -> Any:
+        """The policy, with adapters if it has any."""
+        return self._trainer.model
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Number of parameters that the optimizer changes."""
+        return sum(parameter.numel() for parameter in self._parameters)
+
+    def update(self, rows: Sequence[TrainingRow]) -> Update:
+        """One optimizer update on all rows of a step.
+
+        The loss is the sum over all trained tokens of the step divided by their number. Rows without advantage have no
+        gradient unless KL is part of the loss: they count in that number, but no pass is spent on them.
+
+        Raises:
+            RunError: NonFiniteLoss; the weights are then still those of before.
+        """
+        tokens = sum(row.trained_tokens for row in rows)
+        kl, references = self._kl(rows)
+        self.model.train()
+        loss = clipped = 0.0
+        for micro in pack([row for row in rows if self._has_gradient(row)], self._algorithm.micro_batch_tokens):
+            batch = collate(micro, self._loaded.tokenizer.pad_token_id, self.model.device)
+            batch["num_items_in_batch"] = torch.tensor(float(tokens), device=self.model.device)
+            if references is not None:
+                batch["ref_per_token_logps"] = self._pad([references[id(row)] for row in micro], batch)
+            part = self._trainer._compute_loss(self.model, batch)
+            part.backward()
+            loss += part.item()
+            clipped += self._trainer._metrics["train"]["clip_ratio/region_mean"][-1] * sum(
+                r.trained_tokens for r in micro
+            )
+        self._trainer._metrics["train"].clear()
+        norm, rate = self._step(loss)
+        self.model.eval()
+        return Update(loss, norm, rate, clipped / max(tokens, 1), kl, tokens)
+
+    def _has_gradient(self, row: TrainingRow) -> bool:
+        return row.advantage != 0 or self._algorithm.kl_coefficient != 0
+
+    def _step(self, loss: float) -> tuple[float, float]:
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        limit = self._algorithm.gradient_clip if self._algorithm.gradient_clip > 0 else math.inf
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, limit))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._trainer.optimizer.zero_grad()
+            message = f"the loss is {loss} and the gradient's norm is {norm}: lower `algorithm.learningRate`"
+            raise RunError(Cause.NON_FINITE_LOSS, message)
+        rate = float(self._trainer.optimizer.param_groups[0]["lr"])
+        self._trainer.optimizer.step()
+        self._trainer.lr_scheduler.step()
+        self._trainer.optimizer.zero_grad()
+        return norm, rate
+
+    def _kl(self, rows: Sequence[TrainingRow]) -> tuple[float | None, dict[int, torch.Tensor] | None]:
+        """KL against the base model in nats per token, and the reference's log-probabilities when the loss needs them.
+
+        Estimator k3 (Schulman, 2020): exp(d) - d - 1 with d = log(reference) - log(policy), over tokens of the policy.
+        """
+        in_loss = self._algorithm.kl_coefficient != 0
+        chosen = list(rows) if in_loss else list(rows)[:: max(1, math.ceil(len(rows) / KL_ROWS))]
+        references = self._reference_logprobs(chosen) if chosen else None
+        if references is None:
+            return None, None
+        total, count = 0.0, 0
+        for row in chosen:
+            mask = torch.tensor(row.mask, dtype=torch.bool)
+            difference = (references[id(row)].cpu().float() - torch.tensor(row.logprobs))[mask]
+            total += float((difference.exp() - difference - 1).sum())
+            count += int(mask.sum())
+        return total / max(count, 1), references if in_loss else None
+
+    def _reference_logprobs(self, rows: Sequence[TrainingRow]) -> dict[int, torch.Tensor] | None:
+        with self._reference() as model:
+            return None if model is None else self._logprobs(model, rows)
+
+    @contextlib.contextmanager
+    def _reference(self) -> Iterator[Any]:
+        """The base model: the policy without its adapters, or a copy; None without either."""
+        if isinstance(self.model, PeftModel):
+            with self.model.disable_adapter():
+                yield self.model
+        else:
+            yield self._trainer.ref_model if self._trainer.ref_model is not None else self._copy
+
+    def logprobs(self, rows: Sequence[TrainingRow]) -> list[torch.Tensor]:
+        """Log-probabilities of all completion tokens under the policy, one tensor for each row."""
+        found = self._logprobs(self.model, rows)
+        return [found[id(row)] for row in rows]
+
+    def _logprobs(self, model: Any, rows: Sequence[TrainingRow]) -> dict[int, torch.Tensor]:
+        found: dict[int, torch.Tensor] = {}
+        # Without gradients a pass keeps one layer's activations, not all of them.
+        for micro in pack(rows, 4 * self._algorithm.micro_batch_tokens):
+            batch = collate(micro, self._loaded.tokenizer.pad_token_id, self.model.device)
+            ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+            mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+            width = batch["completion_ids"].size(1)
+            with torch.no_grad():
+                values = self._trainer._get_per_token_logps_and_entropies(model, ids, mask, width)[0]
+            found |= {id(row): values[place, : len(row.completion_ids)] for place, row in enumerate(micro)}
+        return found
+
+    def _pad(self, values: Sequence[torch.Tensor], batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        padded = torch.zeros_like(batch["old_per_token_logps"])
+        for place, row in enumerate(values):
+            padded[place, : len(row)] = row
+        return padded
+
+    def save(self, folder: Path) -> None:
+        """Weights (or adapter), tokenizer, optimizer, schedule and random state."""
+        self.model.save_pretrained(str(folder))
+        self._loaded.tokenizer.save_pretrained(str(folder))
+        state = {
+            "optimizer": self._trainer.optimizer.state_dict(),
+            "scheduler": self._trainer.lr_scheduler.state_dict(),
+            "rng": torch.get_rng_state(),
+        }
+        torch.save(state, folder / "training_state.pt")
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        if isinstance(self.model, PeftModel):
+            set_peft_model_state_dict(self.model, load_file(str(folder / _ADAPTER)))
+        else:
+            plain = type(self.model).from_pretrained(str(folder), dtype=torch.float32)
+            self.model.load_state_dict(plain.state_dict())
+        state = torch.load(folder / "training_state.pt", map_location=self.model.device, weights_only=True)
+        self._trainer.optimizer.load_state_dict(state["optimizer"])
+        self._trainer.lr_scheduler.load_state_dict(state["scheduler"])
+        torch.set_rng_state(state["rng"].cpu())
+
+    def export(self, folder: Path) -> None:
+        """The tuned model with adapters merged. The learner cannot be used afterwards."""
+        model = self.model.merge_and_unload() if isinstance(self.model, PeftModel) else self.model
+        write_model(model, self._loaded, folder)
+
+    def weights_digest(self) -> str:
+        """SHA-256 of everything that the optimizer changes."""
+        digest = hashlib.sha256()
+        for parameter in self._parameters:
+            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+
+def _configuration(run: RunDocument, target_steps: int, scratch: Path) -> GRPOConfig:
+    """TRL's settings: every hyperparameter from the run, everything else of TRL off."""
+    algorithm = run.algorithm
+    gpu = torch.cuda.is_available()
+    return GRPOConfig(
+        output_dir=str(scratch),
+        max_steps=target_steps,
+        seed=run.seed,
+        learning_rate=algorithm.learning_rate,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=algorithm.warmup_steps,
+        weight_decay=0.0,
+        max_grad_norm=algorithm.gradient_clip,
+        beta=algorithm.kl_coefficient,
+        epsilon=algorithm.clip_range,
+        loss_type="dapo",
+        importance_sampling_level="token",
+        temperature=run.model.sampling.temperature,
+        # Only checked against each other by TRL: batches are made here.
+        per_device_train_batch_size=algorithm.group_size,
+        num_generations=algorithm.group_size,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        disable_dropout=True,
+        gradient_checkpointing=False,
+        use_cpu=not gpu,
+        bf16=gpu and torch.cuda.is_bf16_supported(),
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+
+
+def _no_reward(prompts: list[Any], **_: Any) -> list[float]:
+    """TRL insists on a reward function; rewards are the episodes' and come with their advantages."""
+    return [0.0] * len(prompts)

@@ -1,0 +1,168 @@
+"""The gateway's `Policy` over the model in memory: single requests in, batches through the sampler.
+
+The gateway calls `generate` from its event loop; sampling runs in one thread of its own, where gradients are off
+(torch keeps that per thread). Not here: the sampling loop (`sampling`), the weights (`trainer` changes them between
+steps, when no request is open).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from tuning_runner.engines.trl.sampling import SampledReply, Sampler, SamplingRequest
+from tuning_runner.episodes.policy import Generation, GenerationRequest
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """When a batch is closed."""
+
+    rows: int = 256
+    tokens: int = 1 << 18
+    """Prompt and response tokens of all rows, padding included: bounds the cache."""
+    quiet_seconds: float = 0.03
+    """A batch that waits for more requests starts after so long without a new one."""
+
+
+@dataclass
+class Usage:
+    """Sums since the last `take_usage`."""
+
+    batches: int = 0
+    turns: int = 0
+    tokens: int = 0
+    entropy: float = 0.0
+    """Sum over sampled tokens, in nats."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    request: GenerationRequest
+    reply: "asyncio.Future[Generation]"
+
+
+class BatchedPolicy:
+    """Collects requests and samples them together.
+
+    Args:
+        sampler: draws the replies.
+        limits: when a batch is closed.
+        expected: number of episodes that may still send a request; a batch that holds so many waits no longer.
+        precision: of forward passes.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        limits: BatchLimits,
+        expected: Callable[[], int],
+        precision: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._sampler = sampler
+        self._limits = limits
+        self._expected = expected
+        self._precision = precision
+        self._pending: list[_Waiting] = []
+        self._arrived: asyncio.Event | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
+        self._usage = Usage()
+        self.failure: Exception | None = None
+        """The newest failure of sampling itself: the episodes only see a ModelError."""
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Sample one reply; called many at a time."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(request, loop.create_future())
+        self._pending.append(waiting)
+        if self._worker is None or self._worker.done():
+            self._arrived = asyncio.Event()
+            self._worker = loop.create_task(self._drain())
+        elif self._arrived is not None:
+            self._arrived.set()
+        return await waiting.reply
+
+    def take_usage(self) -> Usage:
+        """The sums so far; they start again from 0."""
+        usage, self._usage = self._usage, Usage()
+        return usage
+
+    def close(self) -> None:
+        """End the thread after the batch in hand."""
+        self._thread.shutdown(wait=True)
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._pending:
+            await self._collect()
+            batch = self._take()
+            started = time.perf_counter()
+            try:
+                replies = await loop.run_in_executor(self._thread, self._sample, [entry.request for entry in batch])
+            except Exception as error:
+                self.failure = error
+                for entry in batch:
+                    if not entry.reply.done():
+                        entry.reply.set_exception(error)
+                continue
+            seconds = time.perf_counter() - started
+            self._count(replies, seconds)
+            for entry, reply in zip(batch, replies, strict=True):
+                if not entry.reply.done():  # the client may have gone away
+                    entry.reply.set_result(_generation(reply, seconds))
+
+    async def _collect(self) -> None:
+        """Wait until every live episode has asked, the batch is full, or it has been quiet for a while."""
+        if self._arrived is None:
+            return
+        while len(self._pending) < min(self._limits.rows, max(self._expected(), 1)):
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), self._limits.quiet_seconds)
+            except TimeoutError:
+                return
+
+    def _take(self) -> list[_Waiting]:
+        """The oldest requests that fit into one batch, at least one; those whose client is gone are dropped."""
+        self._pending = [entry for entry in self._pending if not entry.reply.done()]
+        width, count = 0, 0
+        for entry in self._pending[: self._limits.rows]:
+            width = max(width, len(entry.request.prompt_ids) + entry.request.max_new_tokens)
+            if count and width * (count + 1) > self._limits.tokens:
+                break
+            count += 1
+        batch, self._pending = self._pending[:count], self._pending[count:]
+        return batch
+
+    def _sample(self, requests: Sequence[GenerationRequest]) -> list[SampledReply]:
+        if not requests:
+            return []
+        with torch.no_grad(), self._precision():
+            return self._sampler.sample([_sampling_request(request) for request in requests])
+
+    def _count(self, replies: Sequence[SampledReply], seconds: float) -> None:
+        self._usage.batches += 1
+        self._usage.turns += len(replies)
+        self._usage.tokens += sum(len(reply.tokens) for reply in replies)
+        self._usage.entropy += sum(reply.entropy for reply in replies)
+        self._usage.seconds += seconds
+
+
+def _generation(reply: SampledReply, seconds: float) -> Generation:
+    return Generation(reply.tokens, reply.logprobs, "stop" if reply.ended else "length", seconds)
+
+
+def _sampling_request(request: GenerationRequest) -> SamplingRequest:
+    return SamplingRequest(
+        prompt=request.prompt_ids,
+        max_new_tokens=request.max_new_tokens,
+        seed=request.seed,
+        temperature=request.sampling.temperature,
+        top_p=request.sampling.top_p,
+    )

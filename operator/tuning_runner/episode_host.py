@@ -1,0 +1,99 @@
+"""The episodes' event loop in a thread of its own, for an engine that computes in the main thread.
+
+Engines hold one host: it owns gateway, worker pool and `EpisodeRunner`, and turns their coroutines into plain calls.
+Not here: what the policy does with a request, what happens with the results.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from tuning_contract.run_document import RunDocument
+from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult
+from tuning_runner.episodes.gateway import Gateway, GatewaySettings
+from tuning_runner.episodes.policy import Policy, Renderer
+from tuning_runner.episodes.runner import EpisodeRunner, RunnerSettings
+from tuning_runner.episodes.session import ModelLimits
+from tuning_runner.episodes.workers import WorkerPool, WorkerSettings
+
+T = TypeVar("T")
+
+
+class EpisodeHost:
+    """Make it, `load_user_code`, `serve`, `run` batches, `close`."""
+
+    def __init__(self, run: RunDocument, attempt: int) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
+        self._thread.start()
+        self._pool: WorkerPool | None = None
+        self._gateway: Gateway | None = None
+        self._runner: EpisodeRunner | None = None
+
+    def load_user_code(self) -> "Future[None]":
+        """Start the worker template, which imports the user's modules; the future raises what is wrong with them."""
+        return self._submit(self._start_pool())
+
+    async def _start_pool(self) -> None:
+        pool = WorkerPool(WorkerSettings(workflow=self._run.workflow, size=self._run.rollout.concurrency))
+        await pool.start()
+        self._pool = pool
+
+    def serve(self, policy: Policy, renderer: Renderer) -> None:
+        """Open the gateway; the user's code must have been loaded."""
+        self._submit(self._serve(policy, renderer)).result()
+
+    async def _serve(self, policy: Policy, renderer: Renderer) -> None:
+        run = self._run
+        if self._pool is None:
+            raise RuntimeError("the user's code is not loaded")
+        limits = ModelLimits(
+            run_seed=run.seed,
+            max_model_length=run.model.max_model_length,
+            max_response_tokens=run.model.max_response_tokens,
+            turns=run.rollout.limits.turns,
+        )
+        gateway = Gateway(policy, renderer, GatewaySettings(run_attempt=self._attempt, limits=limits))
+        await gateway.start()
+        self._gateway = gateway
+        settings = RunnerSettings(
+            run_attempt=self._attempt,
+            max_attempts=run.rollout.max_attempts,
+            seconds=run.rollout.limits.seconds,
+            hidden_fields=run.dataset.hidden_fields,
+        )
+        self._runner = EpisodeRunner(gateway, self._pool, settings)
+
+    @property
+    def open_sessions(self) -> int:
+        """Episodes that may still ask for a turn."""
+        return self._gateway.open_sessions if self._gateway is not None else 0
+
+    def run(self, batch: EpisodeBatch) -> list[EpisodeResult]:
+        """All episodes of a batch, in the order of tasks, then members; RunError as `EpisodeRunner.run`."""
+        if self._runner is None:
+            raise RuntimeError("the gateway is not open")
+        return self._submit(self._runner.run(batch)).result()
+
+    def close(self) -> None:
+        """Stop gateway and workers."""
+        with contextlib.suppress(Exception):
+            self._submit(self._stop()).result(timeout=20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _stop(self) -> None:
+        if self._gateway is not None:
+            await self._gateway.stop()
+        if self._pool is not None:
+            await self._pool.stop()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)

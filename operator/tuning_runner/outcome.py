@@ -1,0 +1,120 @@
+"""How an attempt ends: result.json, and the cause of an exception.
+
+Called by `attempt` only. An exception anywhere in the runner becomes a result with a cause and a message; what the user
+can act on (their own exception's text) stands first.
+"""
+
+import errno
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuning_contract.causes import Cause
+from tuning_contract.checkpoint import complete_checkpoints, write_atomically
+from tuning_contract.directory import RunDirectory
+from tuning_contract.result import FAILED, SUCCEEDED, EvaluationFigures, RunResult
+from tuning_contract.run_document import RunDocument
+from tuning_runner.episodes.errors import RunError
+
+_LONGEST_MESSAGE = 8000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The bad end of an attempt."""
+
+    cause: Cause
+    message: str
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Cause and message of whatever was raised."""
+    if isinstance(error, RunError):
+        return Failure(error.cause, error.message)
+    name = type(error).__name__
+    # torch's own class has another name on each device and is not imported here.
+    if isinstance(error, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in str(error):
+        advice = "lower `algorithm.microBatchTokens` or give the head more memory"
+        return Failure(Cause.OUT_OF_MEMORY, f"{error or name}; {advice}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE):
+        return Failure(Cause.STORAGE_FAILED, f"{error}")
+    trace = "".join(traceback.format_exception(error))[-3000:]
+    return Failure(Cause.ENGINE_ERROR, f"{name}: {error}\n{trace}")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What an attempt reached, good or bad."""
+
+    step: int
+    target_steps: int
+    failure: Failure | None = None
+    message: str = ""
+    evaluation: tuple[EvaluationFigures, ...] = ()
+    metrics: Mapping[str, float] | None = None
+
+
+def write_result(directory: RunDirectory, run: RunDocument, attempt: int, ending: Ending) -> RunResult:
+    """Write result.json atomically.
+
+    Paths in it are relative to the volume's root, under which `run.checkpoint.directory` is the run's folder.
+    """
+    complete = complete_checkpoints(directory.checkpoints)
+    newest = complete[-1] if complete else None
+    failure = ending.failure
+    result = RunResult(
+        run_uid=run.run.uid,
+        run_digest=run.digest,
+        attempt=attempt,
+        outcome=FAILED if failure else SUCCEEDED,
+        step=ending.step,
+        target_steps=ending.target_steps,
+        finished_at=time.time(),
+        cause=failure.cause.value if failure else "",
+        message=(failure.message if failure else ending.message)[:_LONGEST_MESSAGE],
+        checkpoint=_relative(directory, run, newest[0]) if newest else "",
+        checkpoint_step=newest[1].step if newest else 0,
+        final_model="" if failure else _relative(directory, run, directory.final),
+        evaluation=ending.evaluation,
+        metrics=ending.metrics or {},
+    )
+    write_atomically(directory.result, result.to_text())
+    return result
+
+
+def finished_result(directory: RunDirectory, run: RunDocument) -> RunResult | None:
+    """A complete result of this very run that an earlier process left; None without one."""
+    result = written_result(directory)
+    return result if result is not None and result.run_digest == run.digest and result.complete else None
+
+
+def written_result(directory: RunDirectory) -> RunResult | None:
+    """Whatever result.json holds; None when it is not there or unreadable."""
+    try:
+        return RunResult.from_text(directory.result.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _relative(directory: RunDirectory, run: RunDocument, path: Path) -> str:
+    return f"{run.checkpoint.directory}/{path.relative_to(directory.root)}"
+
+
+def write_refusal(directory: RunDirectory, document: Mapping[str, Any], attempt: int, problem: str) -> None:
+    """The result of a run.json that this runner cannot read: ConfigInvalid, with what can be known of the run."""
+    run = document.get("run")
+    result = RunResult(
+        run_uid=str(run.get("uid", "")) if isinstance(run, Mapping) else "",
+        run_digest="",
+        attempt=attempt,
+        outcome=FAILED,
+        step=0,
+        target_steps=0,
+        finished_at=time.time(),
+        cause=Cause.CONFIG_INVALID.value,
+        message=problem,
+    )
+    write_atomically(directory.result, result.to_text())
