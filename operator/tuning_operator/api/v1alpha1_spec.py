@@ -89,11 +89,18 @@ class EngineSpec(ApiModel):
     """Version of Ray in the workflow image, at least 2.53.0."""
 
 
-class ImagePath(ApiModel):
-    """Something that lies in the workflow image."""
+class ImageModel(ApiModel):
+    """A model in the workflow image."""
 
     path: Annotated[Path, Field(examples=["/opt/models/SmolLM2-135M-Instruct"])]
-    """Absolute path in the file system of the workflow image."""
+    """Absolute path of a Hugging Face folder in the file system of the workflow image."""
+
+
+class ImageFile(ApiModel):
+    """A file of tasks in the workflow image."""
+
+    path: Annotated[Path, Field(examples=["/opt/data/train.jsonl"])]
+    """Absolute path of a file of one JSON object a line in the file system of the workflow image."""
 
 
 class Sampling(ApiModel):
@@ -133,7 +140,7 @@ class ModelSpec(ApiModel):
         ),
     )
 
-    image: ImagePath | None = None
+    image: ImageModel | None = None
     """The model is a Hugging Face folder in the workflow image."""
     max_model_length: Annotated[int, Field(ge=16, le=4_194_304, examples=[8192])] = 2048
     """Most tokens of prompt and response together."""
@@ -168,7 +175,7 @@ class TrainingSet(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (exactly_one("image", "configMap"),)
 
-    image: ImagePath | None = None
+    image: ImageFile | None = None
     """The tasks are a file of one JSON object a line in the workflow image."""
     config_map: TrainingKey | None = None
     """The tasks are in a ConfigMap, which holds at most 1 MiB."""
@@ -184,7 +191,7 @@ class EvaluationSet(ApiModel):
 
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL_PATTERN, examples=["heldout"])]
     """Name of the set, unique in the run; it labels figures and metrics."""
-    image: ImagePath | None = None
+    image: ImageFile | None = None
     """The tasks are a file of one JSON object a line in the workflow image."""
     config_map: EvaluationKey | None = None
     """The tasks are in a ConfigMap, which holds at most 1 MiB."""

@@ -1,0 +1,121 @@
+"""The CRD: complete, documented, bounded, and the same on disk as the models say."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tuning_operator.api import crd
+from tuning_operator.api.v1alpha1_spec import TuningRunSpec
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def fields(schema: dict[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every field below a schema with its path; the items of a list are `path[]`."""
+    for name, child in schema.get("properties", {}).items():
+        yield f"{where}.{name}", child
+        yield from fields(child, f"{where}.{name}")
+    if "items" in schema:
+        yield f"{where}[]", schema["items"]
+        yield from fields(schema["items"], f"{where}[]")
+
+
+SPEC = dict(fields(SCHEMA["properties"]["spec"], "spec"))
+STATUS = dict(fields(SCHEMA["properties"]["status"], "status"))
+
+
+def test_the_generated_files_are_current() -> None:
+    assert list(crd.differences(ROOT)) == [], "run `make generate`"
+
+
+def test_a_stale_file_is_shown_as_a_difference_and_written_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert crd.main([], tmp_path) == 0
+    assert crd.main(["--check"], tmp_path) == 0
+    (tmp_path / crd.CRD_FILE).write_text("stale\n")
+    assert crd.main(["--check"], tmp_path) == 1
+    assert "-stale" in capsys.readouterr().out
+
+
+def test_the_copy_in_the_chart_is_the_crd_with_a_switch_and_kept_on_uninstall() -> None:
+    lines = (ROOT / crd.CHART_FILE).read_text().splitlines()
+    assert lines[1] == "{{- if .Values.crds.enabled }}"
+    assert lines[-1] == "{{- end }}"
+    copy = yaml.safe_load("\n".join(lines[2:-1]))
+    assert copy["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert copy == yaml.safe_load((ROOT / crd.CRD_FILE).read_text())
+
+
+def test_helm_finds_nothing_to_execute_in_the_crd() -> None:
+    assert "{{" not in (ROOT / crd.CRD_FILE).read_text()
+
+
+@pytest.mark.parametrize("path", [*SPEC, *STATUS])
+def test_every_field_is_described_in_a_sentence(path: str) -> None:
+    schema = (SPEC | STATUS)[path]
+    if path.endswith("[]") and schema["type"] != "object":
+        return
+    assert schema["description"][0].isupper() or schema["description"].startswith(("metadata", "module"))
+    assert schema["description"].endswith(".")
+
+
+@pytest.mark.parametrize("path", [path for path in SPEC if not path.endswith("[]")])
+def test_every_leaf_of_the_spec_has_an_example(path: str) -> None:
+    schema = SPEC[path]
+    if schema.get("type") == "object" or schema.get("items", {}).get("type") == "object":
+        return
+    assert "Example: " in schema["description"]
+
+
+@pytest.mark.parametrize("path", [*SPEC, *STATUS])
+def test_every_value_is_bounded(path: str) -> None:
+    schema = (SPEC | STATUS)[path]
+    kind = schema.get("type", "int-or-string")
+    bounded = {
+        "string": bool({"maxLength", "enum", "format"} & set(schema)),
+        "int-or-string": "maxLength" in schema and "pattern" in schema,
+        "array": "maxItems" in schema,
+        "integer": "minimum" in schema and ("maximum" in schema or path.startswith("status")),
+        "number": "minimum" in schema and "maximum" in schema,
+        "boolean": True,
+        "object": "properties" in schema,
+    }
+    assert bounded[kind], schema
+
+
+def test_defaults_sit_on_leaves() -> None:
+    for path, schema in SPEC.items():
+        assert schema.get("type") != "object" or schema.get("default", {}) == {}, path
+
+
+def test_the_server_fills_no_default_into_the_status() -> None:
+    assert [path for path, schema in STATUS.items() if "default" in schema] == []
+
+
+def test_every_field_of_the_spec_is_immutable() -> None:
+    guarded = {
+        entry["message"].split(" is immutable")[0] for entry in TuningRunSpec.rules if "oldSelf" in entry["rule"]
+    }
+    assert guarded == set(SCHEMA["properties"]["spec"]["properties"])
+
+
+def test_the_printer_columns_are_those_that_people_know() -> None:
+    columns = crd.columns()
+    assert [column["name"].upper() for column in columns if "priority" not in column] == [
+        "STATUS", "STEP", "REWARD", "GPUS", "AGE",
+    ]  # fmt: skip
+    assert [column["name"].upper() for column in columns if column.get("priority") == 1] == [
+        "MODEL", "ALGORITHM", "ATTEMPT", "KL", "EVAL", "ETA", "REASON",
+    ]  # fmt: skip
+
+
+def test_every_printer_column_shows_a_field_of_its_type() -> None:
+    for column in crd.columns():
+        path = column["jsonPath"].removeprefix(".")
+        if path != "metadata.creationTimestamp":
+            assert (SPEC | STATUS)[path]["type"] == column["type"], column

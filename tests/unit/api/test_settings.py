@@ -1,0 +1,43 @@
+"""Settings come from the environment that the chart sets."""
+
+import pytest
+
+from tuning_operator.errors import SettingsError
+from tuning_operator.settings import Settings
+
+ENVIRONMENT = {"OPERATOR_IMAGE": "operator:1", "RUNNER_IMAGE": "runner:1"}
+
+
+def test_the_operators_own_image_is_all_that_must_be_set() -> None:
+    assert Settings.from_mapping({"OPERATOR_IMAGE": "operator:1"}) == Settings(operator_image="operator:1")
+
+
+def test_every_variable_is_read() -> None:
+    more = {
+        "IMAGE_PULL_POLICY": "Never",
+        "WATCH_NAMESPACE": "ml",
+        "POD_NAMESPACE": "agent-tuning",
+        "LOG_LEVEL": "debug",
+        "LOG_FORMAT": "json",
+    }
+    assert Settings.from_mapping(ENVIRONMENT | more) == Settings(
+        operator_image="operator:1",
+        runner_image="runner:1",
+        image_pull_policy="Never",
+        watch_namespace="ml",
+        pod_namespace="agent-tuning",
+        log_level="debug",
+        log_format="json",
+    )
+
+
+def test_a_missing_image_is_named() -> None:
+    with pytest.raises(SettingsError, match="OPERATOR_IMAGE is not set"):
+        Settings.from_mapping({"RUNNER_IMAGE": "runner:1", "OPERATOR_IMAGE": " "})
+
+
+def test_an_unknown_value_is_answered_with_those_allowed() -> None:
+    with pytest.raises(
+        SettingsError, match="IMAGE_PULL_POLICY is 'Sometimes': allowed are Always, IfNotPresent, Never"
+    ):
+        Settings.from_mapping(ENVIRONMENT | {"IMAGE_PULL_POLICY": "Sometimes"})
