@@ -84,7 +84,10 @@ def a_run(
     return TuningRun.from_object(document)
 
 
-def some_settings(**changes: str) -> Settings:
+def some_settings(**changes: Any) -> Settings:
     """Settings of an installation, as the chart would make them."""
-    values = {"operator_image": "agent-tuning/operator:0.1", "runner_image": "agent-tuning/runner-trl:0.1"}
+    values: dict[str, Any] = {
+        "operator_image": "agent-tuning/operator:0.1",
+        "runner_image": "agent-tuning/runner-trl:0.1",
+    }
     return Settings(**(values | changes))

@@ -29,6 +29,7 @@ class Settings:
     pod_namespace: str = ""
     """Namespace of the operator itself; empty outside a cluster."""
     log_level: str = "info"
+    """The least level that is logged."""
     log_format: str = "plain"
     """`plain` for people, `json` for collectors: one object a line."""
     http_port: int = 8080

@@ -19,6 +19,8 @@ def test_every_variable_is_read() -> None:
         "POD_NAMESPACE": "agent-tuning",
         "LOG_LEVEL": "debug",
         "LOG_FORMAT": "json",
+        "HTTP_PORT": "0",
+        "STARTUP_PATIENCE_SECONDS": "60",
     }
     assert Settings.from_mapping(ENVIRONMENT | more) == Settings(
         operator_image="operator:1",
@@ -28,6 +30,8 @@ def test_every_variable_is_read() -> None:
         pod_namespace="agent-tuning",
         log_level="debug",
         log_format="json",
+        http_port=0,
+        startup_patience_seconds=60,
     )
 
 
@@ -41,3 +45,8 @@ def test_an_unknown_value_is_answered_with_those_allowed() -> None:
         SettingsError, match="IMAGE_PULL_POLICY is 'Sometimes': allowed are Always, IfNotPresent, Never"
     ):
         Settings.from_mapping(ENVIRONMENT | {"IMAGE_PULL_POLICY": "Sometimes"})
+
+
+def test_a_count_must_be_a_whole_number() -> None:
+    with pytest.raises(SettingsError, match="HTTP_PORT is 'x': a whole number is needed"):
+        Settings.from_mapping(ENVIRONMENT | {"HTTP_PORT": "x"})

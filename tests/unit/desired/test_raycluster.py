@@ -187,7 +187,7 @@ def test_the_users_variables_are_set_but_replace_none_of_ours() -> None:
     run = a_run(
         workflow={"env": [{"name": "TOOLS", "value": "http://t"}, {"name": "TUNING_RUN_DOCUMENT", "value": "/evil"}]}
     )
-    assert ray(run)["env"] == [{"name": "TOOLS", "value": "http://t"}, *RAY["env"]]  # type: ignore[misc]
+    assert ray(run)["env"] == [{"name": "TOOLS", "value": "http://t"}, *RAY["env"]]
 
 
 def test_a_claim_of_the_users_own_is_mounted() -> None:
