@@ -26,9 +26,9 @@ def between(old: TuningRunStatus, new: TuningRunStatus) -> tuple[Announcement, .
     found: list[Announcement] = []
     if _became_true(old, new, ConditionType.STARTED) and new.phase is not None and not new.phase.terminal:
         found.append(Announcement(NORMAL, "Started", f"the training of {new.display.model} has started"))
-    if new.phase is Phase.SUCCEEDED:
+    if new.phase is Phase.SUCCEEDED and old.phase is not new.phase:
         found.append(Announcement(NORMAL, "Succeeded", new.message or ""))
-    if new.phase is Phase.FAILED:
+    if new.phase is Phase.FAILED and old.phase is not new.phase:
         found.append(Announcement(WARNING, new.reason or "Failed", new.message or ""))
     accepted = find(new.conditions, ConditionType.ACCEPTED)
     if accepted is not None and accepted.status is ConditionStatus.FALSE and not _known(old, accepted):

@@ -111,7 +111,7 @@ def display_of(world: World, status: TuningRunStatus, verdict: Verdict | None) -
     )
 
 
-def usage_of(world: World, verdict: Verdict | None) -> UsageStatus:
+def usage_of(world: World) -> UsageStatus:
     """GPU and pod seconds of the attempt's pods until now, by the time at which each was accepted."""
     began = from_text(world.run.status.attempt.start_time)
     if began is None:

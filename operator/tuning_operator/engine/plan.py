@@ -65,7 +65,7 @@ def plan(world: World, settings: Settings) -> Plan:
             if part.final:
                 break
     read = tuple(name for part in parts for name in part.read)
-    write, write_due = (None, None) if read or _is_over(world) else _status_write(world, parts)
+    write, write_due = (None, None) if read else _status_write(world, parts)
     return Plan(
         read=read,
         ask_result=any(part.ask_result for part in parts),
@@ -117,15 +117,17 @@ def _is_over(world: World) -> bool:
 
 def _status_write(world: World, parts: list[Contribution]) -> tuple[StatusWrite | None, datetime | None]:
     """The write that is due now, or the time at which it will be."""
-    old, new = world.run.status, status.compose(world, parts)
+    old = world.run.status
+    # What is said of an ended run stays; only a complaint about its clean-up may come and go.
+    new = status.with_conditions(world, parts) if _is_over(world) else status.compose(world, parts)
     if new == old:
         return None, None
     if not _is_pressing(old, new):
         ready = (world.notes.status_written or world.notes.first_seen) + PROGRESS_INTERVAL
         if world.now < ready:
             return None, ready
-    verdict = next((part.verdict for part in parts if part.verdict is not None), None)
-    new = new.model_copy(update={"usage": figures.usage_of(world, verdict)})
+    if not _is_over(world):
+        new = new.model_copy(update={"usage": figures.usage_of(world)})
     patch = merge_patch(old.to_object(), new.to_object())
     if not patch:
         return None, None

@@ -53,6 +53,14 @@ def compose(world: World, contributions: Iterable[Contribution]) -> TuningRunSta
     return new.model_copy(update={"display": figures.display_of(world, new, verdict)})
 
 
+def with_conditions(world: World, contributions: Iterable[Contribution]) -> TuningRunStatus:
+    """The old status with only the contributed conditions laid over it."""
+    conditions = [item for part in contributions for item in part.conditions]
+    if not conditions:
+        return world.run.status
+    return world.run.status.model_copy(update={"conditions": _merged(world, conditions)})
+
+
 def unreadable(status: Mapping[str, Any], generation: int, message: str, now: datetime) -> dict[str, Any]:
     """The status of an object whose spec cannot be read, as a merge patch; empty when it says so already."""
     accepted = condition(ConditionType.ACCEPTED, False, Reason.INVALID, message)
@@ -105,9 +113,12 @@ def _conditions(world: World, verdict: Verdict | None) -> list[Condition]:
         _cluster_ready(world, verdict),
         _started(world),
         _metrics(world),
-        condition(ConditionType.DEGRADED, bool(complaint), Reason.DRIVER_EXIT if complaint else Reason.AS_EXPECTED)
-        if not complaint
-        else condition(ConditionType.DEGRADED, True, Reason.DRIVER_EXIT, complaint),
+        condition(
+            ConditionType.DEGRADED,
+            bool(complaint),
+            Reason.DRIVER_EXIT if complaint else Reason.AS_EXPECTED,
+            complaint,
+        ),
         condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
         finished,
         condition(ConditionType.SUCCEEDED, success, _result_reason(verdict), verdict.message if verdict else ""),

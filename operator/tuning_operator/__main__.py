@@ -1,0 +1,120 @@
+"""The operator's process: `python -m tuning_operator`. The only place where things are put together."""
+
+import asyncio
+import functools
+import gc
+import logging
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+
+import uvloop
+
+from tuning_operator.api import meta
+from tuning_operator.cluster import projections
+from tuning_operator.cluster.announcer import Announcer
+from tuning_operator.cluster.client import ApiClient, Selection
+from tuning_operator.cluster.credentials import Credentials
+from tuning_operator.cluster.execute import Executor, Hands
+from tuning_operator.cluster.informer import Informer, Subject
+from tuning_operator.cluster.memory import Memory
+from tuning_operator.cluster.observe import Caches, Observer
+from tuning_operator.cluster.progress import ProgressPoller
+from tuning_operator.cluster.queue import WorkQueue
+from tuning_operator.cluster.resources import CLAIMS, JOBS, PODS, RAY_CLUSTERS, TUNING_RUNS
+from tuning_operator.cluster.sidecar import SidecarClient
+from tuning_operator.engine.world import PodView
+from tuning_operator.errors import SettingsError
+from tuning_operator.handlers import Chassis
+from tuning_operator.reconcile import Reconciler
+from tuning_operator.settings import Settings
+from tuning_operator.telemetry import Telemetry, configure_logging
+
+WORKERS = 24
+"""Runs that are worked on at a time: below the client's connections, of which the watches take five."""
+
+log = logging.getLogger("tuning_operator")
+
+
+def main() -> int:
+    """Run until a signal; returns the exit code."""
+    try:
+        settings = Settings.from_mapping(os.environ)
+    except SettingsError as error:
+        print(f"tuning_operator: {error}", file=sys.stderr)
+        return 2
+    configure_logging(settings.log_level, settings.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(settings))
+    return 0
+
+
+async def _run(settings: Settings) -> None:
+    telemetry = Telemetry()
+    await Chassis(functools.partial(_core, settings, telemetry)).run(settings.watch_namespace)
+
+
+async def _core(settings: Settings, telemetry: Telemetry, credentials: Credentials) -> None:
+    """Put the core together and run it until it is cancelled."""
+    queue, memory = WorkQueue(), Memory()
+    async with ApiClient(credentials, telemetry) as client, SidecarClient() as sidecars:
+        caches = _caches(client, queue, memory, settings.watch_namespace)
+        telemetry.show(caches, queue)
+        announcer = Announcer(client, platform.node() or "operator")
+        executor = Executor(Hands(client, caches, memory, sidecars, announcer, _now), settings)
+        observer = Observer(caches, memory)
+        reconciler = Reconciler(queue, observer, executor, memory, telemetry, settings, _now)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(telemetry.serve(settings.http_port))
+            await _synced(caches, tasks)
+            tasks.create_task(announcer.run())
+            tasks.create_task(ProgressPoller(caches, memory, queue, sidecars, _now).run())
+            for _ in range(WORKERS):
+                tasks.create_task(reconciler.work())
+
+
+async def _synced(caches: Caches, tasks: asyncio.TaskGroup) -> None:
+    """Start the watches and wait until every copy is complete: nothing is decided on half a world."""
+    gc.disable()
+    for informer in caches.all():
+        tasks.create_task(informer.run())
+    for informer in caches.all():
+        await informer.synced.wait()
+    gc.enable()
+    # What was read at the start lives long: it need not be looked through again and again.
+    gc.collect()
+    gc.freeze()
+    log.info("ready: %s", ", ".join(f"{len(informer)} {informer.kind}" for informer in caches.all()))
+
+
+def _caches(client: ApiClient, queue: WorkQueue, memory: Memory, namespace: str) -> Caches:
+    def departed(uid: str, pod: PodView) -> None:
+        known = memory.peek(uid)
+        if known is not None:
+            known.note_departure(pod)
+
+    ours = functools.partial(Selection, namespace=namespace, labels=meta.RUN_UID_LABEL)
+    label, wake = projections.label_of_run, queue.add
+    runs = Subject(Selection(TUNING_RUNS, namespace), projections.run, _uid, wake)
+    claims = Subject(Selection(CLAIMS, namespace, metadata_only=True), projections.claim, label, wake)
+    return Caches(
+        runs=Informer(client, runs),
+        clusters=Informer(client, Subject(ours(RAY_CLUSTERS), projections.cluster, label, wake)),
+        jobs=Informer(client, Subject(ours(JOBS), projections.job, label, wake)),
+        pods=Informer(client, Subject(ours(PODS), projections.pod, label, wake, departed)),
+        claims=Informer(client, claims),
+    )
+
+
+def _uid(raw: projections.Raw) -> str:
+    uid: str = raw["metadata"]["uid"]
+    return uid
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

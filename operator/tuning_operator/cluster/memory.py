@@ -1,0 +1,83 @@
+"""What this process alone knows of each run, until the run is gone.
+
+`execute` and `progress` write, `observe` reads. A restart loses it all, and nothing goes wrong by that: every entry
+is either asked again or only spares a write.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tuning_contract.progress import Progress
+from tuning_contract.result import RunResult
+from tuning_operator.engine.world import Notes, PodView, Reachability, Reference, Refusal
+
+_DEPARTED = 4
+"""Views of departed pods that are kept of one run."""
+
+
+@dataclass(slots=True)
+class RunMemory:
+    """Notes of one run; `Notes` says what each means."""
+
+    first_seen: datetime
+    status_written: datetime | None = None
+    config_made: bool = False
+    references: dict[str, Reference] = field(default_factory=dict)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    signatures: dict[str, tuple[str, datetime]] = field(default_factory=dict)
+    progress: Progress | None = None
+    metrics: Reachability = Reachability.NOT_ASKED
+    result: RunResult | None = None
+    result_asked: Reachability = Reachability.NOT_ASKED
+    departed: list[PodView] = field(default_factory=list)
+
+    def notes(self) -> Notes:
+        """A frozen copy for the engine."""
+        return Notes(
+            first_seen=self.first_seen,
+            status_written=self.status_written,
+            config_made=self.config_made,
+            references=tuple(self.references.values()),
+            refusals=dict(self.refusals),
+            since={fact: since for fact, (_, since) in self.signatures.items()},
+            progress=self.progress,
+            metrics=self.metrics,
+            result=self.result,
+            result_asked=self.result_asked,
+            departed=tuple(self.departed),
+        )
+
+    def note_signatures(self, signatures: dict[str, str], now: datetime) -> bool:
+        """Keep since when each fact has its value; returns whether one changed."""
+        known = self.signatures
+        changed = {name: value for name, value in signatures.items() if name not in known or known[name][0] != value}
+        for name, value in changed.items():
+            self.signatures[name] = (value, now)
+        return bool(changed)
+
+    def note_departure(self, pod: PodView) -> None:
+        """Keep the last view of a pod."""
+        self.departed = [*self.departed[-(_DEPARTED - 1) :], pod]
+
+
+class Memory:
+    """The memories of all runs, by UID."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._runs: dict[str, RunMemory] = {}
+
+    def of(self, uid: str, now: datetime) -> RunMemory:
+        """The run's memory, made at first sight."""
+        found = self._runs.get(uid)
+        if found is None:
+            found = self._runs[uid] = RunMemory(now)
+        return found
+
+    def peek(self, uid: str) -> RunMemory | None:
+        """The run's memory, if it was ever seen."""
+        return self._runs.get(uid)
+
+    def forget(self, uid: str) -> None:
+        """The run is gone."""
+        self._runs.pop(uid, None)

@@ -1,0 +1,172 @@
+"""What is kept of each watched object: as little as the policies read. Called by the informers.
+
+Tolerant: an object that lacks what it should have becomes a view that says so; nothing here raises on content.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tuning_operator.api import meta
+from tuning_operator.engine.plan import HEAD_RESTARTS_ANNOTATION, HEAD_UID_ANNOTATION
+from tuning_operator.engine.times import from_text
+from tuning_operator.engine.world import ClusterView, ContainerState, ContainerView, JobView, PodView
+
+_GPU = "nvidia.com/gpu"
+_KEPT_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "generation",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A TuningRun as text: parsed only when it is looked at, since thousands of finished ones lie still."""
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    document: bytes
+    """metadata, spec and status."""
+
+    def parsed(self) -> dict[str, Any]:
+        """The object."""
+        document: dict[str, Any] = orjson.loads(self.document)
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """A claim: only that it exists, and whose it is."""
+
+    run_uid: str
+
+
+def run(raw: Raw) -> RunView:
+    """Keep spec, status and the necessary metadata."""
+    metadata = {key: raw["metadata"][key] for key in _KEPT_METADATA if key in raw["metadata"]}
+    status = raw.get("status") or {}
+    document = {"metadata": metadata, "spec": raw.get("spec") or {}, "status": status}
+    return RunView(
+        metadata.get("namespace", ""),
+        metadata["name"],
+        metadata["uid"],
+        status.get("phase", ""),
+        orjson.dumps(document),
+    )
+
+
+def cluster(raw: Raw) -> ClusterView:
+    """Keep readiness of head and workers; `status.state` latches and is not looked at."""
+    status = raw.get("status") or {}
+    return ClusterView(
+        name=raw["metadata"]["name"],
+        uid=raw["metadata"]["uid"],
+        deleting="deletionTimestamp" in raw["metadata"],
+        head_ready=_condition(status, "HeadPodReady").get("status") == "True",
+        ready_workers=status.get("readyWorkerReplicas") or 0,
+        desired_workers=status.get("desiredWorkerReplicas") or 0,
+    )
+
+
+def job(raw: Raw) -> JobView:
+    """Keep whether it failed, and for which head it was made."""
+    failed = _condition(raw.get("status") or {}, "Failed")
+    annotations = raw["metadata"].get("annotations") or {}
+    restarts = annotations.get(HEAD_RESTARTS_ANNOTATION, "")
+    return JobView(
+        name=raw["metadata"]["name"],
+        uid=raw["metadata"]["uid"],
+        deleting="deletionTimestamp" in raw["metadata"],
+        failed=failed.get("status") == "True",
+        reason=failed.get("reason") or "",
+        message=failed.get("message") or "",
+        head_pod_uid=annotations.get(HEAD_UID_ANNOTATION, ""),
+        head_restarts=int(restarts) if restarts.isdecimal() else None,
+    )
+
+
+def pod(raw: Raw) -> PodView:
+    """Keep what a person would look for with `kubectl describe pod`."""
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    labels = metadata.get("labels") or {}
+    scheduled = _condition(status, "PodScheduled")
+    waits = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    disrupted = _condition(status, "DisruptionTarget")
+    attempt = labels.get(meta.ATTEMPT_LABEL, "")
+    return PodView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        component=labels.get(meta.COMPONENT_LABEL, ""),
+        attempt=int(attempt) if attempt.isdecimal() else 0,
+        phase=status.get("phase") or "",
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        ip=status.get("podIP") or "",
+        deleting="deletionTimestamp" in metadata,
+        started_at=from_text(status.get("startTime")),
+        unschedulable=scheduled.get("message") or "" if waits else "",
+        disruption=disrupted.get("reason") or "" if disrupted.get("status") == "True" else "",
+        containers=_containers(spec, status),
+        gpus=sum(_gpus(container) for container in spec.get("containers") or ()),
+    )
+
+
+def claim(raw: Raw) -> ClaimView:
+    """Keep the owner's label."""
+    return ClaimView(label_of_run(raw))
+
+
+def label_of_run(raw: Raw) -> str:
+    """UID of the run to which an object belongs; empty for others'."""
+    uid: str = (raw["metadata"].get("labels") or {}).get(meta.RUN_UID_LABEL, "")
+    return uid
+
+
+def _containers(spec: Raw, status: Raw) -> tuple[ContainerView, ...]:
+    limits = {
+        item["name"]: ((item.get("resources") or {}).get("limits") or {}).get("memory", "")
+        for kind in ("initContainers", "containers")
+        for item in spec.get(kind) or ()
+    }
+    reports = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return tuple(_container(report, limits.get(report["name"], "")) for report in reports)
+
+
+def _container(report: Raw, memory_limit: str) -> ContainerView:
+    # A state is an object with the one key that names it.
+    states: Mapping[str, Raw] = report.get("state") or {}
+    state = next(iter(states), "")
+    details: Raw = states.get(state) or {}
+    last: Raw = (report.get("lastState") or {}).get("terminated") or {}
+    return ContainerView(
+        name=report["name"],
+        state=ContainerState(state) if state in set(ContainerState) else ContainerState.UNKNOWN,
+        reason=details.get("reason") or "",
+        message=details.get("message") or "",
+        exit_code=details.get("exitCode"),
+        restarts=report.get("restartCount") or 0,
+        last_reason=last.get("reason") or "",
+        last_message=last.get("message") or "",
+        memory_limit=memory_limit,
+    )
+
+
+def _gpus(container: Raw) -> int:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    wanted = str(limits.get(_GPU, "0"))
+    return int(wanted) if wanted.isdecimal() else 0
+
+
+def _condition(status: Raw, kind: str) -> Raw:
+    return next((item for item in status.get("conditions") or () if item.get("type") == kind), {})

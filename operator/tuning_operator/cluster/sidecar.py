@@ -1,0 +1,76 @@
+"""Questions to the sidecar in a run's head pod: how far it is, and how it ended.
+
+Used by `progress` and `execute`. It has a session of its own, so that no credential of the API server ever goes to a
+pod. No answer is never an error: the run may be well.
+"""
+
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from tuning_contract import environment
+from tuning_contract.progress import Progress
+from tuning_contract.result import RunResult
+
+CONNECTIONS = 16
+TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
+_LARGEST = 256 * 1024
+"""A pod runs user code: what it sends is bounded."""
+
+
+class Unreachable(Exception):  # noqa: N818 - a fact, not an error
+    """The sidecar gave no usable answer."""
+
+
+class SidecarClient:
+    """Asks sidecars; an async context manager."""
+
+    def __init__(self, port: int = environment.SIDECAR_PORT) -> None:
+        """Make no connection yet."""
+        self._port = port
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the session."""
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS, force_close=True)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=TIMEOUT)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def progress(self, address: str) -> Progress:
+        """How far the run is. Unreachable when there is no usable answer."""
+        body = await self._get(address, "progress")
+        try:
+            return Progress.from_text(body or b"")
+        except ValueError as error:
+            raise Unreachable(str(error)) from error
+
+    async def result(self, address: str) -> RunResult | None:
+        """The run's result document; None when there is none yet. Unreachable when there is no usable answer."""
+        body = await self._get(address, "result")
+        try:
+            return None if body is None else RunResult.from_text(body.decode())
+        except ValueError as error:
+            raise Unreachable(str(error)) from error
+
+    async def _get(self, address: str, path: str) -> bytes | None:
+        if self._session is None:
+            raise RuntimeError("the client is not open")
+        host = f"[{address}]" if ":" in address else address
+        try:
+            async with self._session.get(f"http://{host}:{self._port}/{path}", allow_redirects=False) as response:
+                body = await response.content.read(_LARGEST)
+                if response.status == 404:
+                    return None
+                if response.status != 200:
+                    raise Unreachable(f"HTTP {response.status}")
+                return body
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
