@@ -45,7 +45,11 @@ def main() -> int:
         console.finish()
     text = verdict.message.to_text()
     console.say(text)
-    Path(os.environ.get(TERMINATION_LOG, "/dev/termination-log")).write_text(text, encoding="utf-8")
+    try:
+        Path(os.environ.get(TERMINATION_LOG, "/dev/termination-log")).write_text(text, encoding="utf-8")
+    except OSError as error:
+        # The exit code still tells the Job; the operator then asks the sidecar for the result.
+        console.say(f"the termination message cannot be written: {error}")
     return verdict.exit_code
 
 

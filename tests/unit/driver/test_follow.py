@@ -106,7 +106,7 @@ def test_a_duplicate_that_ray_refuses_with_500_is_attached_to(driver: Driver, ra
     ray.failures.append((404, f"Job {JOB} does not exist"))
     driver.follower.attach()
     assert ray.submissions == []
-    assert f"attached to Ray job {JOB}" in driver.printed
+    assert driver.printed == f"driver: attached to Ray job {JOB}\n"
 
 
 def test_it_waits_for_a_cluster_that_is_not_there_yet(driver: Driver, ray: FakeRay) -> None:
