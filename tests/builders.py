@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.desired import claim, configmap, job, raycluster
 from tuning_operator.settings import Settings
 
 UID = "3f9a1c00-5b1e-4c60-9d6f-2f1f7a2f8a11"
@@ -91,3 +92,10 @@ def some_settings(**changes: Any) -> Settings:
         "runner_image": "agent-tuning/runner-trl:0.1",
     }
     return Settings(**(values | changes))
+
+
+def everything_made_for(run: TuningRun) -> list[dict[str, Any]]:
+    """All manifests of the run's first attempt."""
+    volume = claim.build(run)
+    made = [raycluster.build(run, some_settings(), 1), configmap.build(run), job.build(run, some_settings(), 1, UID)]
+    return made if volume is None else [*made, volume]

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.builders import UID, a_run, a_run_object, some_settings
+from tests.builders import a_run, a_run_object, everything_made_for
 from tests.cluster import binaries
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tuning_operator.api import crd
-from tuning_operator.desired import objects
 
 pytestmark = pytest.mark.control_plane
 
@@ -297,10 +296,7 @@ def test_everything_that_is_made_for_a_run_is_accepted_without_an_unknown_field(
         cluster={"head": {"gpus": 1}},
         checkpoint={"volume": {"claimTemplate": {"storageClassName": "fast"}}, "deletionPolicy": "Delete"},
     )
-    made_objects = [
-        *objects.for_attempt(run, some_settings(), 1),
-        objects.job_of_attempt(run, some_settings(), 1, UID),
-    ]
+    made_objects = everything_made_for(run)
     assert {manifest["kind"] for manifest in made_objects} == set(places)
     for manifest in made_objects:
         control_plane.api.request("POST", f"{places[manifest['kind']]}?{DRY}", manifest)
@@ -314,10 +310,9 @@ def test_the_pods_of_a_run_are_allowed_in_a_restricted_namespace(control_plane: 
     api.apply("/api/v1/namespaces/restricted", namespace)
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     api.apply("/api/v1/namespaces/restricted/serviceaccounts/default", account)
-    run = a_run(namespace="restricted")
-    cluster = objects.for_attempt(run, some_settings(), 1)[0]
-    job = objects.job_of_attempt(run, some_settings(), 1, UID)
-    template = cluster["spec"]["headGroupSpec"]["template"] if kind == "head" else job["spec"]["template"]
+    manifests = {manifest["kind"]: manifest["spec"] for manifest in everything_made_for(a_run()) if "spec" in manifest}
+    head = manifests["RayCluster"]["headGroupSpec"]["template"]
+    template = head if kind == "head" else manifests["Job"]["template"]
     pod = json.loads(json.dumps(template)) | {"apiVersion": "v1", "kind": "Pod"}
     pod["metadata"]["name"] = kind
     api.request("POST", f"/api/v1/namespaces/restricted/pods?{DRY}", pod)

@@ -34,6 +34,11 @@ Quantity = Annotated[
 ]
 """A resource quantity of Kubernetes: YAML may hold 4 or "4" or 500m; read as text."""
 
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN_PATTERN)]
+ConfigKey = Annotated[str, Field(min_length=1, max_length=253, pattern=CONFIG_KEY_PATTERN)]
+Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOINT_PATTERN)]
+Path = Annotated[str, Field(min_length=2, max_length=1024, pattern=PATH_PATTERN)]
+
 Rule = dict[str, str]
 """One entry of x-kubernetes-validations."""
 

@@ -2,7 +2,7 @@
 
 from tuning_operator.api import meta
 from tuning_operator.api.v1alpha1 import TuningRun
-from tuning_operator.api.v1alpha1_spec import DeletionPolicy
+from tuning_operator.api.v1alpha1_execution import DeletionPolicy
 from tuning_operator.desired import fragments, names
 from tuning_operator.desired.fragments import Manifest
 

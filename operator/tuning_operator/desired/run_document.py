@@ -25,8 +25,9 @@ from tuning_contract.run_document import (
     Sampling,
     WorkflowSettings,
 )
-from tuning_operator.api import v1alpha1_spec as spec
+from tuning_operator.api import v1alpha1_training as training
 from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.api.v1alpha1_execution import MetricsSpec
 from tuning_operator.desired import names
 
 
@@ -69,7 +70,7 @@ def required_features(run: TuningRun) -> tuple[str, ...]:
     return tuple(sorted(name for name, needed in wanted.items() if needed))
 
 
-def _model(model: spec.ModelSpec) -> ModelSettings:
+def _model(model: training.ModelSpec) -> ModelSettings:
     template = model.chat_template
     return ModelSettings(
         path=model.image.path if model.image else "",
@@ -80,7 +81,7 @@ def _model(model: spec.ModelSpec) -> ModelSettings:
     )
 
 
-def _dataset(dataset: spec.DatasetSpec) -> DatasetSettings:
+def _dataset(dataset: training.DatasetSpec) -> DatasetSettings:
     return DatasetSettings(
         path=_path("train", dataset.train),
         order=dataset.order.value,
@@ -98,14 +99,14 @@ def _dataset(dataset: spec.DatasetSpec) -> DatasetSettings:
     )
 
 
-def _path(folder: str, source: spec.TrainingSet | spec.EvaluationSet) -> str:
+def _path(folder: str, source: training.TrainingSet | training.EvaluationSet) -> str:
     """Where the pods find a dataset; the API server has checked that exactly one source is set."""
     if source.config_map:
         return f"{environment.DATASETS_MOUNT}/{folder}/{source.config_map.key}"
     return source.image.path if source.image else ""
 
 
-def _algorithm(algorithm: spec.AlgorithmSpec) -> AlgorithmSettings:
+def _algorithm(algorithm: training.AlgorithmSpec) -> AlgorithmSettings:
     row = ALGORITHMS[algorithm.type]
     return AlgorithmSettings(
         type=algorithm.type,
@@ -130,11 +131,11 @@ def _given(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _lora(lora: spec.LoraSpec) -> LoraSettings:
+def _lora(lora: training.LoraSpec) -> LoraSettings:
     return LoraSettings(rank=lora.rank, alpha=2 * lora.rank if lora.alpha is None else lora.alpha)
 
 
-def _rollout(rollout: spec.RolloutSpec) -> RolloutSettings:
+def _rollout(rollout: training.RolloutSpec) -> RolloutSettings:
     return RolloutSettings(
         max_attempts=rollout.max_attempts,
         min_group_size=rollout.min_group_size,
@@ -144,9 +145,9 @@ def _rollout(rollout: spec.RolloutSpec) -> RolloutSettings:
     )
 
 
-def _metrics(metrics: spec.MetricsSpec) -> MetricsSettings:
+def _metrics(metrics: MetricsSpec) -> MetricsSettings:
     return MetricsSettings(RemoteWrite(metrics.remote_write.url) if metrics.remote_write else None)
 
 
-def _sampling(sampling: spec.Sampling) -> Sampling:
+def _sampling(sampling: training.Sampling) -> Sampling:
     return Sampling(sampling.temperature, sampling.top_p)

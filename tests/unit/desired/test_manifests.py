@@ -1,14 +1,14 @@
-"""ConfigMap, claim, order of creation, and that no field of the spec is without effect."""
+"""ConfigMap and claim, and that no field of the spec is without effect."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.builders import UID, a_run, merged, some_settings
+from tests.builders import UID, a_run, everything_made_for, merged
 from tests.unit.api.test_crd import SPEC
 from tuning_contract.run_document import RunDocument
-from tuning_operator.desired import claim, configmap, objects
+from tuning_operator.desired import claim, configmap
 
 OWNER = {
     "apiVersion": "agenttuning.io/v1alpha1",
@@ -63,6 +63,10 @@ def test_a_claim_to_be_deleted_is_owned_by_the_run() -> None:
     assert built["metadata"]["ownerReferences"] == [OWNER]
 
 
+def test_a_run_with_a_claim_of_the_users_own_gets_none() -> None:
+    assert claim.build(a_run(checkpoint={"volume": {"claimTemplate": None, "claimName": "results"}})) is None
+
+
 def test_the_claim_takes_class_size_and_modes_from_its_template() -> None:
     template = {"storageClassName": "fast", "size": 5, "accessModes": ["ReadWriteOnce"]}
     built = claim.build(a_run(checkpoint={"volume": {"claimTemplate": template}}))
@@ -72,17 +76,6 @@ def test_the_claim_takes_class_size_and_modes_from_its_template() -> None:
         "resources": {"requests": {"storage": "5"}},
         "storageClassName": "fast",
     }
-
-
-def test_the_cluster_goes_first_when_a_claim_is_made_for_it() -> None:
-    kinds = [manifest["kind"] for manifest in objects.for_attempt(a_run(), some_settings(), 1)]
-    assert kinds == ["RayCluster", "ConfigMap", "PersistentVolumeClaim"]
-
-
-def test_the_config_map_goes_first_when_no_missing_claim_would_hold_the_pods_back() -> None:
-    run = a_run(checkpoint={"volume": {"claimTemplate": None, "claimName": "results"}})
-    kinds = [manifest["kind"] for manifest in objects.for_attempt(run, some_settings(), 1)]
-    assert kinds == ["ConfigMap", "RayCluster"]
 
 
 FULL: dict[str, Any] = {
@@ -174,9 +167,7 @@ ENV_CHANGES: dict[str, list[dict[str, str]]] = {
 
 def manifests(changes: dict[str, Any]) -> str:
     """Everything that is made for the full run with changes, as text."""
-    run = a_run(**merged(FULL, changes))
-    made = [*objects.for_attempt(run, some_settings(), 1), objects.job_of_attempt(run, some_settings(), 1, "uid")]
-    return json.dumps(made)
+    return json.dumps(everything_made_for(a_run(**merged(FULL, changes))))
 
 
 def evaluation_with(place: int, change: dict[str, Any]) -> dict[str, Any]:

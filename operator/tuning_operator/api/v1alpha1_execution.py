@@ -1,0 +1,206 @@
+"""The half of `spec` that says what runs where: workflow, cluster, checkpoints, metrics.
+
+Part of `v1alpha1_spec`; the same rules hold as in `v1alpha1_training`.
+"""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from tuning_operator.api.model import (
+    ApiModel,
+    Entrypoint,
+    ObjectName,
+    Quantity,
+    Rule,
+    exactly_one,
+    list_map,
+    list_set,
+    rule,
+)
+
+RESERVED_VARIABLES = (
+    "FQ_RAY_IP",
+    "PYTHONPATH",
+    "RAY_ADDRESS",
+    "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN",
+    "RAY_CLUSTER_NAME",
+    "RAY_PORT",
+    "RAY_USAGE_STATS_ENABLED",
+)
+"""Variables that the operator or KubeRay sets in the Ray containers."""
+
+
+class DeletionPolicy(StrEnum):
+    """What becomes of a claim that was made for the run."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class AccessMode(StrEnum):
+    """How a claim may be mounted."""
+
+    READ_WRITE_ONCE = "ReadWriteOnce"
+    READ_WRITE_MANY = "ReadWriteMany"
+    READ_WRITE_ONCE_POD = "ReadWriteOncePod"
+
+
+class SourceMap(ApiModel):
+    """A ConfigMap with Python files."""
+
+    name: Annotated[ObjectName, Field(examples=["math-agent-code"])]
+    """Name of the ConfigMap, in the run's namespace; each key is a file, such as math_agent.py."""
+
+
+class WorkflowSource(ApiModel):
+    """Code that is not in the image."""
+
+    config_map: SourceMap
+    """The ConfigMap whose files are put on PYTHONPATH."""
+
+
+class EnvironmentVariable(ApiModel):
+    """One variable of the Ray containers."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        rule(
+            f"!self.name.startsWith('TUNING_') && !(self.name in {list(RESERVED_VARIABLES)!r})",
+            "this variable is set by the operator: choose another name",
+            "name",
+        ),
+    )
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", examples=["TOOL_SERVER"])
+    ]
+    """Name of the variable."""
+    value: Annotated[str, Field(max_length=4096, examples=["http://tools.ml:8000"])] = ""
+    """Value of the variable, taken literally; it is no place for secrets."""
+
+
+class WorkflowSpec(ApiModel):
+    """The user's agent and its judge."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (rule("has(self.entrypoint)", "set entrypoint", "entrypoint"),)
+
+    image: (
+        Annotated[
+            str,
+            Field(
+                min_length=1, max_length=512, pattern=r"^\S+$", examples=["registry.example.com/team/math-agent:1.3"]
+            ),
+        ]
+        | None
+    ) = None
+    """Image of the Ray containers, built on the engine's. Without it: the engine's image of the installation."""
+    entrypoint: Annotated[Entrypoint, Field(examples=["math_agent:run"])] | None = None
+    """The agent as module:function, with the signature async (task, model[, auxiliary_models][, logger]) ->
+    WorkflowOutput. Required today; other kinds of agents will stand beside it."""
+    judge: Annotated[Entrypoint, Field(examples=["math_agent:judge"])] | None = None
+    """The judge as module:function, async (task, response) -> JudgeOutput. Without it: the workflow returns the
+    reward."""
+    source: WorkflowSource | None = None
+    """Code to try without building an image."""
+    env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64, json_schema_extra=list_map("name"))] = ()
+    """Variables of the Ray containers."""
+
+
+class HeadSpec(ApiModel):
+    """The pod of the Ray head, which trains."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        # A default is judged before the defaults below it are filled in, hence has().
+        rule(
+            "!has(self.cpu) || quantity(string(self.cpu)).isGreaterThan(quantity('0'))",
+            "cpu must be more than 0",
+            "cpu",
+        ),
+        rule(
+            "!has(self.memory) || quantity(string(self.memory)).compareTo(quantity('512Mi')) >= 0",
+            "memory must be at least 512Mi: Ray alone needs that",
+            "memory",
+        ),
+        rule(
+            "!has(self.memory) || !has(self.sharedMemory) || "
+            "quantity(string(self.sharedMemory)).isLessThan(quantity(string(self.memory)))",
+            "sharedMemory must be less than memory: it is part of it",
+            "sharedMemory",
+        ),
+    )
+
+    cpu: Annotated[Quantity, Field(examples=["8"])] = "4"
+    """CPU cores, as a Kubernetes quantity: requested and shown to Ray; not a limit."""
+    memory: Annotated[Quantity, Field(examples=["32Gi"])] = "16Gi"
+    """Memory, as a Kubernetes quantity: requested and limit."""
+    gpus: Annotated[int, Field(ge=0, le=16, examples=[1])] = 0
+    """NVIDIA GPUs."""
+    shared_memory: Annotated[Quantity, Field(examples=["8Gi"])] = "1Gi"
+    """Size of /dev/shm, where Ray keeps its objects, as a Kubernetes quantity; it counts against memory."""
+
+
+class ClusterSpec(ApiModel):
+    """The Ray cluster of each attempt."""
+
+    head: HeadSpec = HeadSpec()
+    """The head pod."""
+
+
+class ClaimTemplate(ApiModel):
+    """A claim to be made for the run."""
+
+    storage_class_name: Annotated[ObjectName, Field(examples=["fast"])] | None = None
+    """Storage class of the claim. Without it: the cluster's default class."""
+    size: Annotated[Quantity, Field(examples=["200Gi"])] = "20Gi"
+    """Size of the claim, as a Kubernetes quantity."""
+    access_modes: Annotated[
+        tuple[AccessMode, ...],
+        Field(min_length=1, max_length=3, json_schema_extra=list_set, examples=[["ReadWriteMany"]]),
+    ] = (AccessMode.READ_WRITE_MANY,)
+    """How the claim may be mounted; several pods on several nodes need ReadWriteMany."""
+
+
+class CheckpointVolume(ApiModel):
+    """Where checkpoints, logs and the final model are kept."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("claimTemplate", "claimName"),)
+
+    claim_template: ClaimTemplate | None = None
+    """Make a claim for this run."""
+    claim_name: Annotated[ObjectName, Field(examples=["tuning-results"])] | None = None
+    """Use this claim, which may be shared: each run has a folder of its own. It is never deleted."""
+
+
+class CheckpointSpec(ApiModel):
+    """What is kept, and where."""
+
+    volume: CheckpointVolume
+    """The volume of the run."""
+    keep_last: Annotated[int, Field(ge=1, le=1000, examples=[5])] = 3
+    """Checkpoints to keep; older ones are deleted."""
+    deletion_policy: Annotated[DeletionPolicy, Field(examples=["Delete"])] = DeletionPolicy.RETAIN
+    """Whether a claim that was made for the run is deleted with the run; Retain leaves it."""
+
+
+class RemoteWrite(ApiModel):
+    """A Prometheus that accepts pushes."""
+
+    url: Annotated[
+        str,
+        Field(
+            min_length=8,
+            max_length=2048,
+            pattern=r"^https?://\S+$",
+            examples=["http://prometheus.monitoring.svc:9090/api/v1/write"],
+        ),
+    ]
+    """Address of the receiver, remote-write 1.0."""
+
+
+class MetricsSpec(ApiModel):
+    """How figures leave the run, beside the scrape of its pod."""
+
+    remote_write: RemoteWrite | None = None
+    """Push every step at its own time, so that no step is lost between two scrapes."""
