@@ -188,7 +188,7 @@ class EpisodeRunner:
         return judged, verdict
 
     def _own_reward(self, reply: Mapping[str, Any], ending: Ending) -> float | None:
-        reward = reply.get("reward")
+        reward: Any = reply.get("reward")
         if reward is None and ending.outcome is Outcome.LIMIT_REACHED:
             return None  # nobody graded it: the group masks it
         if problem := outcomes.reward_problem(reward):

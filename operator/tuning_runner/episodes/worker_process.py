@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gc
 import hashlib
-import importlib
 import inspect
 import json
 import logging
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuning_runner.episodes import entrypoints
-from tuning_runner.episodes.chat_model import ModelAddress, open_model, wants_agentscope
+from tuning_runner.episodes.chat_model import ModelAddress, open_model, wants_agentscope, warm_up
 from tuning_runner.episodes.exceptions import describe
 
 _CONTROL_BYTES = 65536
@@ -47,6 +46,8 @@ class UserCode:
 def main() -> None:
     """The template's life: load, then fork, kill and reap on request until the trainer is gone."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    for chatty in ("httpx", "openai", "httpcore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
     settings = json.loads(control.recv(_CONTROL_BYTES))
@@ -68,7 +69,7 @@ def _load(settings: Mapping[str, Any]) -> UserCode:
     if settings.get("judge"):
         judge = entrypoints.load("workflow.judge", settings["judge"], entrypoints.JUDGE_PARAMETERS)
     agentscope = wants_agentscope(workflow)
-    importlib.import_module("agentscope.model" if agentscope else "aiohttp")
+    asyncio.run(warm_up(agentscope))
     return UserCode(workflow, judge, agentscope)
 
 

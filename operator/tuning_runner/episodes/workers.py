@@ -53,6 +53,7 @@ class _Template:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._lock = asyncio.Lock()
+        self._loaded = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control = ours
         with theirs:
@@ -80,6 +81,7 @@ class _Template:
         if "raised" in reply:
             raise UserCodeError(f"importing {workflow.entrypoint} failed:\n{reply['raised']}")
         self._control.settimeout(60.0)
+        self._loaded = True
         return str(reply["judgeDigest"])
 
     async def fork(self) -> tuple[int, socket.socket]:
@@ -116,6 +118,8 @@ class _Template:
     async def stop(self) -> None:
         """Close the connection: the template ends its workers and itself."""
         self._control.close()
+        if not self._loaded:
+            self._process.kill()  # it may hang in the user's module
         try:
             await asyncio.to_thread(self._process.wait, 5.0)
         except subprocess.TimeoutExpired:
@@ -241,7 +245,7 @@ class WorkerPool:
             try:
                 yield lease
             except BaseException:
-                await asyncio.shield(asyncio.ensure_future(lease.discard()))
+                await lease.discard()
                 raise
             if lease.worker is not None:
                 self._idle.append(lease.worker)
@@ -250,6 +254,17 @@ class WorkerPool:
         """An idle worker, or a new one."""
         if self._idle:
             return self._idle.pop()
+        making = asyncio.ensure_future(self._made())
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # It will be there in a moment, and nobody else knows of it.
+            await asyncio.wait([making])
+            if making.exception() is None:
+                await self.end(making.result())
+            raise
+
+    async def _made(self) -> _Worker:
         template = self._running()
         try:
             return await _Worker.connect(*await template.fork())
@@ -258,7 +273,10 @@ class WorkerPool:
             return await _Worker.connect(*await (await self._replacement(template)).fork())
 
     async def end(self, worker: _Worker) -> int:
-        """Kill and reap a worker; its exit code."""
+        """Kill and reap a worker; its exit code. A cancelled caller does not stop it."""
+        return await asyncio.shield(asyncio.ensure_future(self._end(worker)))
+
+    async def _end(self, worker: _Worker) -> int:
         await worker.close()
         if self._template is None:
             return -signal.SIGKILL

@@ -1,0 +1,83 @@
+"""Loading user code, and the life of worker processes."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.runner.episodes.scripted import AGENTS, a_bench
+from tuning_contract.causes import Cause
+from tuning_contract.run_document import WorkflowSettings
+from tuning_runner.episodes.errors import EntrypointError, RunError, UserCodeError
+from tuning_runner.episodes.workers import WorkerPool, WorkerSettings
+
+
+async def load(workflow: str, judge: str | None = None, start_seconds: float = 60.0) -> RunError | None:
+    pool = WorkerPool(WorkerSettings(WorkflowSettings(workflow, judge), size=1, start_seconds=start_seconds))
+    try:
+        await pool.start()
+    except RunError as error:
+        return error
+    finally:
+        await pool.stop()
+    return None
+
+
+@pytest.mark.parametrize(
+    ("workflow", "judge", "text"),
+    [
+        ("no_such_module:run", None, "there is no module no_such_module"),
+        (f"{AGENTS}:nothing", None, "has no function 'nothing'"),
+        (AGENTS, None, "must read `module:function`"),
+        (f"{AGENTS}:not_async", None, "write `async def not_async"),
+        (f"{AGENTS}:other_names", None, "lacks the parameter 'task'"),
+        (f"{AGENTS}:answers", f"{AGENTS}:two_turns", "workflow.judge .* lacks the parameter 'response'"),
+    ],
+)
+async def test_a_wrong_entry_point_is_a_config_error_that_says_what_to_change(
+    workflow: str, judge: str | None, text: str
+) -> None:
+    error = await load(workflow, judge)
+    assert isinstance(error, EntrypointError)
+    assert error.cause is Cause.CONFIG_INVALID
+    with pytest.raises(EntrypointError, match=text):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("import os\nos._exit(7)", "exit code 7"),
+        ("raise LookupError('no licence')", "LookupError: no licence"),
+        ("import not_installed_anywhere", "not_installed_anywhere"),
+        ("import time\ntime.sleep(60)", "took longer than 1 seconds"),
+    ],
+)
+async def test_a_module_that_fails_at_import_fails_the_run_and_not_the_trainer(
+    source: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_agent.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    error = await load("broken_agent:run", start_seconds=1.0 if "sleep" in source else 60.0)
+    assert isinstance(error, UserCodeError)
+    assert error.cause is Cause.WORKFLOW_ERROR
+    assert text in error.message
+
+
+async def test_workers_are_used_again_and_ended_with_the_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = "import os\nfrom tuning_runner.episodes import WorkflowOutput\n"
+    source += "async def run(task, model):\n    import sys\n"
+    source += "    loaded = [name for name in ('torch', 'trl', 'ray', 'transformers') if name in sys.modules]\n"
+    source += "    return WorkflowOutput(reward=os.getpid(), response=loaded)\n"
+    (tmp_path / "process_agent.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "process_agent" not in sys.modules
+    async with a_bench("run", judge=None, module="process_agent", size=2) as bench:
+        results = await bench.run([{}], group_size=10)
+        processes = {int(result.record.reward or 0) for result in results}
+        assert 1 <= len(processes) <= 2
+        assert os.getpid() not in processes
+        assert {result.response for result in results} == {"[]"}
+    assert [process for process in processes if Path(f"/proc/{process}").exists()] == []
+    assert "process_agent" not in sys.modules

@@ -1,0 +1,148 @@
+"""Masks, advantages and verdicts, against numbers worked out by hand."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from tuning_contract.causes import Cause
+from tuning_contract.outcomes import Outcome
+from tuning_runner.groups import (
+    Assignment,
+    StepFailure,
+    assign,
+    failed_ratio,
+    group_reward_stddev,
+    step_failure,
+)
+
+
+@dataclass(frozen=True)
+class AnError:
+    text: str = "first text"
+    where: str = "workflow"
+
+
+@dataclass(frozen=True)
+class AnEpisode:
+    group: str = "1.0"
+    outcome: Outcome = Outcome.COMPLETED
+    reward: float | None = None
+    error: AnError | None = None
+
+
+def scored(*rewards: float, group: str = "1.0") -> list[AnEpisode]:
+    return [AnEpisode(group, Outcome.COMPLETED, reward) for reward in rewards]
+
+
+def ended(outcome: Outcome, times: int = 1, where: str = "workflow", group: str = "1.0") -> list[AnEpisode]:
+    return [AnEpisode(group, outcome, None, AnError(f"text of {outcome.value}", where))] * times
+
+
+def test_advantages_are_reward_minus_mean_over_the_sample_standard_deviation() -> None:
+    assignments = assign(scored(1.0, 0.0, 0.0, 0.0), min_group_size=2)
+    # mean 1/4; deviations 3/4 and -1/4: squares 9/16 + 3/16 = 12/16, over n - 1 = 3 gives 1/4, root 1/2
+    assert [assignment.advantage for assignment in assignments] == pytest.approx(
+        [0.75 / 0.5001, *[-0.25 / 0.5001] * 3], abs=1e-15
+    )
+
+
+def test_a_failed_episode_is_neither_a_zero_nor_a_member_of_its_group() -> None:
+    episodes = [*scored(1.0, 0.0), *ended(Outcome.ENVIRONMENT_ERROR, 6)]
+    assignments = assign(episodes, min_group_size=2)
+    # two survivors: mean 1/2, deviation root(1/4 + 1/4) = 0.70710678...
+    expected = 0.5 / (math.sqrt(0.5) + 1e-4)
+    assert assignments[0].advantage == pytest.approx(expected, abs=1e-15)
+    assert assignments[1].advantage == pytest.approx(-expected, abs=1e-15)
+    assert assignments[2:] == (Assignment(masked="EnvironmentError"),) * 6
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome not in ("Completed", "LimitReached")])
+def test_every_outcome_without_a_score_is_masked_under_its_name_even_with_a_reward(outcome: Outcome) -> None:
+    episodes = [*scored(1.0, 0.0), AnEpisode("1.0", outcome, 5.0)]
+    assert assign(episodes, 2)[2] == Assignment(masked=outcome.value)
+    assert assign(episodes, 2)[:2] == assign(episodes[:2], 2)
+
+
+def test_an_episode_at_its_limit_counts_with_its_grade_and_is_masked_without_one() -> None:
+    episodes = [*scored(1.0), AnEpisode("1.0", Outcome.LIMIT_REACHED, 0.0), AnEpisode("1.0", Outcome.LIMIT_REACHED)]
+    graded, limit, ungraded = assign(episodes, min_group_size=2)
+    assert graded.advantage == -limit.advantage if limit.advantage else None
+    assert ungraded == Assignment(masked="Unscored")
+
+
+def test_a_group_below_the_least_size_is_masked_whole_and_others_are_not() -> None:
+    episodes = [*scored(1.0), *ended(Outcome.LOST, 3), *scored(1.0, 0.0, group="1.1")]
+    assignments = assign(episodes, min_group_size=2)
+    assert assignments[0] == Assignment(masked="SmallGroup")
+    assert assignments[4].advantage is not None
+
+
+def test_equal_rewards_have_advantage_zero() -> None:
+    assert assign(scored(0.3, 0.3, 0.3), 2) == (Assignment(advantage=0.0),) * 3
+
+
+def test_a_lone_episode_that_is_allowed_has_advantage_zero() -> None:
+    assert assign(scored(0.7), min_group_size=1) == (Assignment(advantage=0.0),)
+
+
+def test_the_failed_ratio_counts_infrastructure_only() -> None:
+    episodes = [*scored(1.0, 0.0), *ended(Outcome.AGENT_ERROR), *ended(Outcome.LOST)]
+    assert failed_ratio(episodes) == 0.25
+    assert failed_ratio([]) == 0.0
+
+
+def test_the_reward_deviation_is_the_mean_over_groups_with_two_scores() -> None:
+    episodes = [*scored(1.0, 0.0), *scored(0.5, 0.5, group="1.1"), *scored(1.0, group="1.2")]
+    assert group_reward_stddev(episodes) == pytest.approx(math.sqrt(0.5) / 2)
+    assert group_reward_stddev(scored(1.0)) is None
+
+
+def test_a_step_within_the_ratio_goes_on_whatever_agents_did() -> None:
+    episodes = [*scored(1.0, 0.0, 1.0), *ended(Outcome.LOST), *ended(Outcome.AGENT_ERROR, 4)]
+    assert step_failure(episodes, max_failed_ratio=0.25) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "cause"),
+    [
+        ((Outcome.JUDGE_ERROR, Outcome.JUDGE_ERROR), Cause.JUDGE_UNAVAILABLE),
+        ((Outcome.ENVIRONMENT_ERROR, Outcome.ENVIRONMENT_ERROR), Cause.ENVIRONMENT_UNAVAILABLE),
+        ((Outcome.ENVIRONMENT_ERROR, Outcome.JUDGE_ERROR), Cause.EPISODE_FAILURES),
+        ((Outcome.MODEL_ERROR, Outcome.LOST), Cause.EPISODE_FAILURES),
+    ],
+)
+def test_too_many_failures_end_the_attempt_under_what_failed(outcomes: tuple[Outcome, ...], cause: Cause) -> None:
+    failed = [episode for outcome in outcomes for episode in ended(outcome, where="gateway")]
+    for others in (scored(1.0, 0.0), []):
+        failure = step_failure([*others, *failed], max_failed_ratio=0.25)
+        assert isinstance(failure, StepFailure)
+        assert failure.cause is cause
+        assert f"text of {outcomes[0].value}" in failure.message
+
+
+def test_a_step_in_which_every_agent_raised_is_the_workflows_error_with_its_own_text() -> None:
+    failure = step_failure([*ended(Outcome.AGENT_ERROR, 3), *ended(Outcome.LOST)], max_failed_ratio=0.25)
+    assert failure is not None
+    assert failure.cause is Cause.WORKFLOW_ERROR
+    assert "text of AgentError" in failure.message
+    assert "3 AgentError, 1 Lost" in failure.message
+
+
+def test_a_step_in_which_every_request_was_refused_is_the_workflows_error() -> None:
+    failure = step_failure(ended(Outcome.MODEL_ERROR, 4, where="workflow"), max_failed_ratio=0.25)
+    assert failure is not None
+    assert failure.cause is Cause.WORKFLOW_ERROR
+
+
+def test_an_outage_with_one_agent_error_stays_an_outage() -> None:
+    failure = step_failure([*ended(Outcome.AGENT_ERROR), *ended(Outcome.JUDGE_ERROR, 5)], max_failed_ratio=0.25)
+    assert failure is not None
+    assert failure.cause is Cause.JUDGE_UNAVAILABLE
+
+
+def test_a_step_without_one_score_never_trains() -> None:
+    failure = step_failure([AnEpisode(outcome=Outcome.LIMIT_REACHED)] * 4, max_failed_ratio=1.0)
+    assert failure is not None
+    assert "4 LimitReached" in failure.message
+    assert step_failure(ended(Outcome.LOST, 4, where="worker"), max_failed_ratio=1.0) is not None
