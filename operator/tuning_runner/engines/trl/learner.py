@@ -9,6 +9,7 @@ import contextlib
 import copy
 import hashlib
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,17 +66,7 @@ class Learner:
         if run.algorithm.lora is None and run.algorithm.kl_coefficient == 0 and small:
             self._copy = copy.deepcopy(loaded.model)
             add_fused_lm_head(self._copy, temperature=run.model.sampling.temperature)
-        lora = run.algorithm.lora
-        self._trainer = GRPOTrainer(
-            model=loaded.model,
-            reward_funcs=[_no_reward],
-            args=_configuration(run, target_steps, scratch),
-            train_dataset=Dataset.from_list([{"prompt": ""}]),
-            processing_class=loaded.tokenizer,
-            peft_config=None
-            if lora is None
-            else LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM"),
-        )
+        self._trainer = _make_trainer(loaded, run, target_steps, scratch)
         self._trainer.create_optimizer_and_scheduler(num_training_steps=target_steps)
         self._trainer.current_gradient_accumulation_steps = 1
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -229,6 +220,24 @@ class Learner:
         for parameter in self._parameters:
             digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy())
         return digest.hexdigest()
+
+
+def _make_trainer(loaded: LoadedModel, run: RunDocument, target_steps: int, scratch: Path) -> Any:
+    lora = run.algorithm.lora
+    adapter = None
+    if lora is not None:
+        adapter = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    with warnings.catch_warnings():
+        # TRL still speaks of gradient checkpointing by a name that transformers is about to drop.
+        warnings.simplefilter("ignore", FutureWarning)
+        return GRPOTrainer(
+            model=loaded.model,
+            reward_funcs=[_no_reward],
+            args=_configuration(run, target_steps, scratch),
+            train_dataset=Dataset.from_list([{"prompt": ""}]),
+            processing_class=loaded.tokenizer,
+            peft_config=adapter,
+        )
 
 
 def _configuration(run: RunDocument, target_steps: int, scratch: Path) -> GRPOConfig:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from tuning_contract.causes import Cause
 from tuning_contract.run_document import LoraSettings, ModelSettings
@@ -43,6 +44,7 @@ def load_tokenizer(settings: ModelSettings) -> Any:
         RunError: ConfigInvalid, naming the folder and what is wrong with it.
     """
     folder = Path(settings.path)
+    transformers_logging.disable_progress_bar()
     if not (folder / "config.json").is_file():
         found = (
             ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) if folder.is_dir() else "no such folder"
