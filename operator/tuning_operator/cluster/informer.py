@@ -160,7 +160,8 @@ class Informer(Generic[View]):
             self._heard_at = time.monotonic()
             # Every page speaks of the same moment: the version of the first one.
             version = version or page["metadata"]["resourceVersion"]
-            for raw in page["items"]:
+            # A list of metadata only says null when it is empty.
+            for raw in page["items"] or ():
                 seen.add(_place(raw))
                 self._news(raw)
             token = page["metadata"].get("continue", "")

@@ -1,0 +1,190 @@
+"""A namespace in which the test plays everybody but the operator: the user, KubeRay, the Job controller, the kubelet.
+
+Used by `test_operator_*`.
+"""
+
+import json
+from typing import Any
+
+from tests.builders import a_spec
+from tests.cluster.api import Api, ApiError
+from tests.integration.operator_process import wait_for
+from tuning_contract.termination import EXIT_SUCCEEDED, TerminationMessage
+
+RUNS = "/apis/agenttuning.io/v1alpha1/namespaces/{}/tuningruns"
+CLUSTERS = "/apis/ray.io/v1/namespaces/{}/rayclusters"
+JOBS = "/apis/batch/v1/namespaces/{}/jobs"
+PODS = "/api/v1/namespaces/{}/pods"
+CLAIMS = "/api/v1/namespaces/{}/persistentvolumeclaims"
+CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"
+MERGE = "application/merge-patch+json"
+RUN_UID_LABEL = "agenttuning.io/run-uid"
+SIDECAR_ADDRESS = "127.0.0.1"
+
+
+class Stage:
+    """One namespace with one run in it."""
+
+    def __init__(self, api: Api, namespace: str, name: str = "math-agent") -> None:
+        """Make the namespace, with the account that every pod needs."""
+        self.api, self.namespace, self.name = api, namespace, name
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        api.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+
+    # The user.
+
+    def apply(self, **spec: Any) -> dict[str, Any]:
+        """Make the run."""
+        manifest = {
+            "apiVersion": "agenttuning.io/v1alpha1",
+            "kind": "TuningRun",
+            "metadata": {"name": self.name},
+            "spec": a_spec(**spec),
+        }
+        made: dict[str, Any] = self.api.request("POST", RUNS.format(self.namespace), manifest)
+        return made
+
+    def run(self) -> dict[str, Any]:
+        """The run as it is now."""
+        found: dict[str, Any] = self.api.get(f"{RUNS.format(self.namespace)}/{self.name}")
+        return found
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The run's status."""
+        found: dict[str, Any] = self.run().get("status") or {}
+        return found
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """One condition of the run; empty when it is not there."""
+        return next((item for item in self.status.get("conditions", ()) if item["type"] == kind), {})
+
+    def wait_for_phase(self, phase: str, seconds: float = 20.0) -> dict[str, Any]:
+        """Wait until the run is in that phase; returns its status."""
+        try:
+            return wait_for(f"phase {phase}", lambda: self.status.get("phase") == phase and self.status, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; status is {json.dumps(self.status, indent=1)}") from None
+
+    def delete_run(self) -> None:
+        """Delete the run, and what the garbage collector would."""
+        self.api.request("DELETE", f"{RUNS.format(self.namespace)}/{self.name}")
+
+    def children(self, collection: str) -> list[dict[str, Any]]:
+        """All objects of one kind in the namespace."""
+        items: list[dict[str, Any]] = self.api.get(collection.format(self.namespace))["items"]
+        return items
+
+    def child(self, collection: str, seconds: float = 20.0) -> dict[str, Any]:
+        """The only object of one kind, waited for."""
+        return wait_for(collection, lambda: next(iter(self.children(collection)), None), seconds)
+
+    # KubeRay and the kubelet of the head.
+
+    def make_head_pod(self, suffix: str = "abcde") -> dict[str, Any]:
+        """Make the head pod from the RayCluster's template, pending."""
+        cluster = self.child(CLUSTERS)
+        template = cluster["spec"]["headGroupSpec"]["template"]
+        metadata = template["metadata"] | {"name": f"{cluster['metadata']['name']}-head-{suffix}"}
+        made: dict[str, Any] = self.api.request(
+            "POST", PODS.format(self.namespace), {"metadata": metadata, "spec": template["spec"]}
+        )
+        return made
+
+    def set_pod(self, name: str, **status: Any) -> None:
+        """Patch a pod's status."""
+        self.api.request("PATCH", f"{PODS.format(self.namespace)}/{name}/status", {"status": status}, MERGE)
+
+    def run_head_pod(self, suffix: str = "abcde", restarts: int = 0, address: str = SIDECAR_ADDRESS) -> str:
+        """Make the head pod, running and ready; returns its name."""
+        name: str = self.make_head_pod(suffix)["metadata"]["name"]
+        self.set_pod(
+            name,
+            phase="Running",
+            podIP=address,
+            podIPs=[{"ip": address}],
+            startTime="2026-01-01T00:00:00Z",
+            containerStatuses=[_container("ray-head", {"running": {}}, restarts)],
+        )
+        return name
+
+    def set_cluster_ready(self, ready: bool = True) -> None:
+        """Let KubeRay say whether the head is ready."""
+        cluster = self.child(CLUSTERS)
+        condition = {
+            "type": "HeadPodReady",
+            "status": "True" if ready else "False",
+            "reason": "HeadPodRunningAndReady" if ready else "PodFailed",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        path = f"{CLUSTERS.format(self.namespace)}/{cluster['metadata']['name']}/status"
+        self.api.request("PATCH", path, {"status": {"conditions": [condition], "desiredWorkerReplicas": 0}}, MERGE)
+
+    def delete(self, collection: str, name: str) -> None:
+        """Delete an object at once."""
+        self.api.request("DELETE", f"{collection.format(self.namespace)}/{name}", {"gracePeriodSeconds": 0})
+
+    # The Job controller and the kubelet of the driver.
+
+    def run_driver_pod(self, suffix: str = "zzzzz") -> str:
+        """Make the driver's pod from the Job's template, running; returns its name."""
+        job = self.child(JOBS)
+        template = job["spec"]["template"]
+        metadata = template["metadata"] | {"name": f"{job['metadata']['name']}-{suffix}"}
+        self.api.request("POST", PODS.format(self.namespace), {"metadata": metadata, "spec": template["spec"]})
+        self.set_pod(metadata["name"], phase="Running", containerStatuses=[_container("driver", {"running": {}})])
+        return str(metadata["name"])
+
+    def end_driver(self, name: str, message: TerminationMessage | str, code: int = EXIT_SUCCEEDED) -> None:
+        """Let the driver end with a termination message."""
+        text = message if isinstance(message, str) else message.to_text()
+        ended = {"terminated": {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": text}}
+        phase = "Succeeded" if code == 0 else "Failed"
+        self.set_pod(name, phase=phase, containerStatuses=[_container("driver", ended)])
+
+    def fail_job(self, reason: str = "BackoffLimitExceeded") -> None:
+        """Let the Job controller give the Job up."""
+        name = self.child(JOBS)["metadata"]["name"]
+        moment = "2026-01-01T00:00:00Z"
+        base = {"status": "True", "reason": reason, "message": "the Job has failed", "lastTransitionTime": moment}
+        conditions = [base | {"type": "FailureTarget"}, base | {"type": "Failed"}]
+        status = {"conditions": conditions, "startTime": moment, "failed": 1}
+        self.api.request("PATCH", f"{JOBS.format(self.namespace)}/{name}/status", {"status": status}, MERGE)
+
+    # All together.
+
+    def walk_to_running(self, **spec: Any) -> str:
+        """Apply the run and play KubeRay until the driver runs; returns the driver pod's name."""
+        self.apply(**spec)
+        self.wait_for_phase("Starting")
+        self.run_head_pod()
+        self.set_cluster_ready()
+        self.wait_for_phase("Running")
+        return self.run_driver_pod()
+
+    def exists(self, collection: str, name: str) -> bool:
+        """Whether an object of that name is there."""
+        try:
+            self.api.get(f"{collection.format(self.namespace)}/{name}")
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+
+def _container(name: str, state: dict[str, Any], restarts: int = 0) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": "some/image",
+        "imageID": "",
+        "ready": "running" in state,
+        "restartCount": restarts,
+        "state": state,
+    }
+
+
+def waiting(name: str, reason: str, message: str = "") -> dict[str, Any]:
+    """The status of a container that waits."""
+    return _container(name, {"waiting": {"reason": reason, "message": message}})
