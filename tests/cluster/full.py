@@ -30,10 +30,11 @@ from tests.cluster.report import say, step
 PORTS = Ports(etcd=12379, etcd_peer=12380, api=16443)
 MANAGER, SCHEDULER = "kube-controller-manager", "kube-scheduler"
 MANAGER_PORT, SCHEDULER_PORT = 20257, 20259
-NODE_SECONDS, ADDON_SECONDS = 120, 180
+NODE_SECONDS, ADDON_SECONDS = 120, 120
 LOOPBACK = "127.0.0.1"
-NODE_NEEDS = (ETCD, API_SERVER, MANAGER, SCHEDULER, node.HOLDER, node.CONTAINERD, node.KUBELET, node.PROXY)
-PROCESSES = (*NODE_NEEDS, addons.PROVISIONER, addons.PROMETHEUS)
+NODE_NEEDS = (node.KUBELET, node.CONTAINERD, API_SERVER, ETCD, MANAGER, SCHEDULER, node.HOLDER)
+ADDON_NEEDS = (node.PROXY, *NODE_NEEDS)
+PROCESSES = (*ADDON_NEEDS, addons.PROVISIONER, addons.PROMETHEUS)
 
 
 class FullCluster:
@@ -183,7 +184,7 @@ class FullCluster:
         self.addons.start_processes(provisioner)
         self.processes.wait("Prometheus", self._prometheus_answers, 30, (addons.PROMETHEUS,))
         try:
-            self.processes.wait("DNS and KubeRay", lambda: not self.addons.unready(), ADDON_SECONDS)
+            self.processes.wait("DNS and KubeRay", lambda: not self.addons.unready(), ADDON_SECONDS, ADDON_NEEDS)
         except ClusterError as error:
             raise ClusterError(f"{error}\n{self._pods_in_trouble()}") from error
 
@@ -242,15 +243,19 @@ class FullCluster:
             return False
 
     def _pods_in_trouble(self) -> str:
-        """Return one line per pod that is not ready, with what its containers wait for."""
+        """Return, per pod that is not ready, what its containers wait for and the end of its last log."""
         lines = []
         for pod in (self.plane.api.found("/api/v1/pods") or {}).get("items", []):
             states = pod["status"].get("containerStatuses", [])
-            if not states or any(not state["ready"] for state in states):
-                waits = [state["state"].get("waiting") or state["state"].get("terminated") or {} for state in states]
-                reasons = [f"{wait.get('reason')}: {wait.get('message', '')}" for wait in waits]
-                name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-                lines.append(f"pod {name} {pod['status'].get('phase')} {'; '.join(reasons)}")
+            if states and all(state["ready"] for state in states):
+                continue
+            waits = [state["state"].get("waiting") or state["state"].get("terminated") or {} for state in states]
+            reasons = [f"{wait.get('reason')}: {wait.get('message', '')}" for wait in waits]
+            namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+            lines.append(f"pod {namespace}/{name} {pod['status'].get('phase')} {'; '.join(reasons)}")
+            logs = (self.state / "podlogs").glob(f"{namespace}_{name}_*/*/*.log")
+            for log in sorted(logs, key=lambda path: path.stat().st_mtime)[-1:]:
+                lines += [f"  {line[:400]}" for line in log.read_text(errors="replace").splitlines()[-8:]]
         return "\n".join(lines)
 
     @contextmanager

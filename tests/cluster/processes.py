@@ -120,10 +120,10 @@ class Processes:
         return "\n".join(line[:400] for line in text.splitlines()[-lines:])
 
     def wait(self, what: str, condition: Callable[[], bool], seconds: float, needs: Sequence[str] = ()) -> None:
-        """Poll until the condition holds.
+        """Poll until the condition holds; `needs` are the processes that it takes, the one to suspect first.
 
         Raises:
-            ClusterError: It did not hold in time, or one of the processes that it needs ended; with the log's tail.
+            ClusterError: It did not hold in time, or one of the processes ended; with the log's tail.
         """
         end = time.monotonic() + seconds
         while not condition():
@@ -131,7 +131,7 @@ class Processes:
             if dead:
                 raise ClusterError(f"{dead[0]} ended while waiting for {what}; its log ends:\n{self.tail(dead[0])}")
             if time.monotonic() > end:
-                logs = "".join(f"\n--- {name}\n{self.tail(name)}" for name in needs)
+                logs = "".join(f"\n--- {name}\n{self.tail(name)}" for name in needs[:3])
                 raise ClusterError(f"{what}: not within {seconds:.0f} s; the logs end:{logs}")
             time.sleep(0.1)
 
