@@ -40,13 +40,14 @@ _TRANSPORT = frozenset(
         "websockets.exceptions.ConnectionClosed",
     }
 )
-_LIMIT = 4000
+_HEADLINE = 1000
+_TRACE = 2900
 _OURS = str(Path(__file__).parent)
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """The exception as JSON: `{type, text, category}`; the text ends with the user's own traceback."""
-    return {"type": type(error).__name__, "text": _text(error)[-_LIMIT:], "category": category(error)}
+    """The exception as JSON: `{type, text, category}`; the text ends with the traceback, at most 4,000 characters."""
+    return {"type": type(error).__name__, "text": _text(error), "category": category(error)}
 
 
 def category(error: BaseException) -> str:
@@ -74,7 +75,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_service_failure(error: BaseException) -> bool:
-    status = _status(error)
+    status = _status(error) if isinstance(error, Exception) else None
     if status is not None:
         return status == 429 or status >= 500
     if isinstance(error, ConnectionError | TimeoutError):
@@ -100,10 +101,13 @@ def _status(error: BaseException) -> int | None:
 
 
 def _text(error: BaseException) -> str:
+    """What was raised, then the user's own part of the traceback: whoever cuts the text keeps the first line."""
     try:
-        return "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__))).strip()
+        headline = "".join(traceback.format_exception_only(error)).strip()
+        trace = "".join(traceback.format_exception(type(error), error, _users_part(error.__traceback__))).strip()
     except Exception as failure:  # the exception's own __str__ may raise
         return f"{type(error).__name__} (its text cannot be printed: {type(failure).__name__})"
+    return f"{headline[:_HEADLINE]}\n{trace[-_TRACE:]}"
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

@@ -104,7 +104,7 @@ def after_judge(reply: Mapping[str, Any], ending: Ending) -> Ending | JudgeFailu
     if status == "raised":
         error = reply["error"]
         if error["category"] == exceptions.OWN:
-            return JudgeFailure(f"the judge raised {error['type']}:\n{error['text']}")
+            return JudgeFailure(f"the judge raised {error['text']}")
         return Ending(Outcome.JUDGE_ERROR, EpisodeError("judge", error["type"], error["text"]))
     problem = reward_problem(reply["reward"])
     return JudgeFailure(f"the judge returned {problem}") if problem else ending

@@ -74,7 +74,7 @@ class Renderer(Protocol):
         ...
 
     def text(self, messages: Sequence[Message], tools: Sequence[Tool], generation_prompt: bool) -> str:
-        """The template's text; ValueError when the template refuses the messages."""
+        """The template's text, without tools when there are none; ValueError when it refuses the messages."""
         ...
 
     def encode(self, text: str) -> tuple[int, ...]:

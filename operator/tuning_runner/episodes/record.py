@@ -29,7 +29,7 @@ class EpisodeError:
     type: str
     """Class of the exception, or the gateway's code."""
     text: str
-    """The exception's text and the end of the user's own traceback, at most 4,000 characters."""
+    """The exception in one line, then the user's own traceback; at most 4,000 characters."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,10 @@ class EpisodeRunner:
         self._abandoned = asyncio.Event()
 
     async def run(self, batch: EpisodeBatch) -> list[EpisodeResult]:
-        """Run all episodes of a batch; results are in the order of tasks, then members.
+        """Run all episodes of a batch, as many at a time as the pool has workers; one batch at a time.
+
+        Returns:
+            One result for each episode, in the order of tasks, then members.
 
         Raises:
             UserCodeError: the judge's own code is wrong; the other episodes are stopped.
@@ -96,7 +99,10 @@ class EpisodeRunner:
             raise
 
     def abandon(self) -> None:
-        """Close the step in hand: running episodes end as Lost, one that ends in this moment as Late."""
+        """Close the step in hand: running episodes end as Lost, one that ends in this moment as Late.
+
+        Call it in the runner's event loop.
+        """
         self._abandoned.set()
 
     async def _episode(self, episode: _Episode) -> EpisodeResult:
@@ -247,4 +253,4 @@ def _last_reply(turns: tuple[Turn, ...]) -> str:
 
 
 def _first_line(ending: Ending) -> str:
-    return ending.error.text.strip().splitlines()[-1] if ending.error and ending.error.text.strip() else ""
+    return ending.error.text.partition("\n")[0] if ending.error else ""

@@ -104,9 +104,11 @@ def _serve_pool(control: socket.socket, code: UserCode) -> int:
             _own_group(child)
             children.add(child)
             _send(control, {"pid": child})
-        elif order["pid"] in children:
+        else:
+            known = order["pid"] in children
             children.discard(order["pid"])
-            _send(control, {"status": _end(order["pid"])})
+            # A worker of an earlier template is not ours to reap; it ends when its connection closes.
+            _send(control, {"status": _end(order["pid"]) if known else int(signal.SIGKILL)})
 
 
 def _own_group(child: int) -> None:

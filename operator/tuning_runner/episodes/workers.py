@@ -58,7 +58,7 @@ class _Template:
         self._control = ours
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tuning_runner.episodes.worker_process", str(theirs.fileno())],
+                [sys.executable, "-u", "-m", "tuning_runner.episodes.worker_process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
                 stdin=subprocess.DEVNULL,
@@ -87,8 +87,12 @@ class _Template:
     async def fork(self) -> tuple[int, socket.socket]:
         """A new worker: its process id and our end of its connection."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            reply = await self._ask({"order": "fork"}, theirs)
+        try:
+            with theirs:
+                reply = await self._ask({"order": "fork"}, theirs)
+        except BaseException:
+            ours.close()
+            raise
         return int(reply["pid"]), ours
 
     async def end(self, pid: int) -> int:

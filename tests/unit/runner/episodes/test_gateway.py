@@ -20,6 +20,7 @@ from tests.unit.runner.episodes.scripted import (
     user,
 )
 from tuning_contract.schedule import turn_seed
+from tuning_runner.episodes.conversation import is_prefix_preserving
 from tuning_runner.episodes.gateway_errors import HEADER
 from tuning_runner.episodes.rows import rows_of
 from tuning_runner.episodes.turns import FailureKind
@@ -100,6 +101,8 @@ async def test_a_template_that_rewrites_history_is_rendered_anew() -> None:
         turns = session.turns()
     assert not turns[1].stitched
     assert len(rows_of(turns)) == 2
+    assert not is_prefix_preserving(CharacterRenderer(rewrites_history=True))
+    assert is_prefix_preserving(CharacterRenderer())
 
 
 async def test_a_stop_string_cuts_ids_log_probabilities_and_text() -> None:

@@ -20,6 +20,7 @@ from tuning_contract.outcomes import Outcome
 from tuning_runner.episodes import journal
 from tuning_runner.episodes.batch import EpisodeResult
 from tuning_runner.episodes.errors import UserCodeError
+from tuning_runner.episodes.workers import Lease
 
 
 def a_task(does: str = "answer", **fields: Any) -> dict[str, Any]:
@@ -98,7 +99,7 @@ async def test_user_code_that_dies_hangs_or_raises_leaves_the_other_episodes_unh
     assert errors["segfault"] is not None
     assert "SIGSEGV" in errors["segfault"].text
     assert errors["raise"] is not None
-    assert "ValueError: cannot use hi" in errors["raise"].text
+    assert errors["raise"].text.startswith("ValueError: cannot use hi\n")
     assert "agents.py" in errors["raise"].text
     assert errors["wrong output"] is not None
     assert "must return a WorkflowOutput" in errors["wrong output"].text
@@ -237,6 +238,22 @@ async def test_an_abandoned_step_ends_at_once_with_lost_episodes_and_the_next_on
         assert bench.gateway.open_sessions == 0
         (result,) = await bench.run([a_task()], step=4)
     assert result.record.outcome is Outcome.COMPLETED
+
+
+async def test_an_episode_that_ends_in_the_moment_its_step_is_closed_is_late_and_has_no_reward() -> None:
+    async with a_bench("without_judge", judge=None, size=1) as bench:
+        original = Lease.workflow
+
+        async def workflow(lease: Lease, order: Any, seconds: float) -> dict[str, Any]:
+            reply = await original(lease, order, seconds)
+            bench.runner.abandon()
+            return reply
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Lease, "workflow", workflow)
+            (result,) = await bench.run([{"reward": 1.0}])
+    assert (result.record.outcome, result.record.reward) == (Outcome.LATE, None)
+    assert len(result.turns) == 1
 
 
 async def test_an_evaluation_draws_the_same_noise_at_every_step_and_training_another_at_each() -> None:

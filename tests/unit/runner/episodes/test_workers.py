@@ -1,7 +1,10 @@
 """Loading user code, and the life of worker processes."""
 
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,52 @@ async def test_workers_are_used_again_and_ended_with_the_pool(monkeypatch: pytes
         assert {result.response for result in results} == {"[]"}
     assert [process for process in processes if Path(f"/proc/{process}").exists()] == []
     assert "process_agent" not in sys.modules
+
+
+async def test_a_killed_template_is_replaced_and_its_workers_end_in_time() -> None:
+    tasks = [{"question": "hi", "answer": "hi"}]
+    async with a_bench(size=2) as bench:
+        await bench.run(tasks)
+        (template,) = _children_of(os.getpid())
+        os.kill(template, signal.SIGKILL)
+        results = await bench.run(tasks, group_size=6, step=4)
+        assert [result.record.reward for result in results] == [1.0] * 6
+        assert template not in _children_of(os.getpid())
+
+
+def test_a_killed_trainer_leaves_no_worker_behind(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, os\n"
+        "from tests.unit.runner.episodes.scripted import a_bench\n"
+        "async def main():\n"
+        "    async with a_bench('scripted', size=2, seconds=60) as bench:\n"
+        "        work = asyncio.create_task(bench.run([{'question': 'x', 'does': 'loop'}], group_size=2))\n"
+        "        while len(bench.policy.requests) < 2:\n"
+        "            await asyncio.sleep(0.01)\n"
+        "        print('running', flush=True)\n"
+        "        await work\n"
+        "asyncio.run(main())\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == b"running\n"
+        (template,) = _children_of(trainer.pid)
+        workers = _children_of(template)
+        assert len(workers) == 2
+        trainer.kill()
+    deadline = time.monotonic() + 5
+    while any(_runs(process) for process in (template, *workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _children_of(process: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def _runs(process: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
