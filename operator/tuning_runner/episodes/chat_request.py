@@ -68,6 +68,9 @@ def parse(raw: bytes, sampling: Sampling) -> ChatRequest:
         raise GatewayError(INVALID_REQUEST, "`messages` must be a list with at least one message")
     _refuse_other_sampling(body, sampling)
     tools, choice = body.get("tools") or [], body.get("tool_choice")
+    stream_options = body.get("stream_options") or {}
+    if not isinstance(tools, list) or not isinstance(stream_options, dict):
+        raise GatewayError(INVALID_REQUEST, "`tools` must be a list and `stream_options` an object")
     if choice not in (None, "auto", "none"):
         raise GatewayError(UNSUPPORTED_PARAMETER, f"tool_choice {choice!r} cannot be forced on the policy: use auto")
     return ChatRequest(
@@ -77,7 +80,7 @@ def parse(raw: bytes, sampling: Sampling) -> ChatRequest:
         max_tokens=_max_tokens(body),
         stop=_stop(body.get("stop")),
         stream=bool(body.get("stream")),
-        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        include_usage=bool(stream_options.get("include_usage")),
         logprobs=bool(body.get("logprobs")),
     )
 

@@ -51,16 +51,6 @@ def prompt_of(
     return Prompt(plain)
 
 
-def is_prefix_preserving(renderer: Renderer) -> bool:
-    """Whether the template prints a finished reply the same once the conversation has gone on.
-
-    The preflight warns when it does not: every turn is then a training row of its own.
-    """
-    history: tuple[Message, ...] = ({"role": "user", "content": "one"}, {"role": "assistant", "content": "two"})
-    whole = renderer.text((*history, {"role": "user", "content": "three"}), (), generation_prompt=True)
-    return _new_text(renderer, history, (), whole) is not None
-
-
 def _continues(messages: tuple[Message, ...], tools: tuple[Tool, ...], held: HeldTurn) -> bool:
     known = len(held.turn.messages)
     return (

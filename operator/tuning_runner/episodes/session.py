@@ -78,6 +78,7 @@ class Session:
         self._failures: list[GatewayFailure] = []
         self._last_failure: GatewayFailure | None = None
         self._started = 0
+        self._sampling = 0
         self._closed = False
 
     def turns(self) -> tuple[Turn, ...]:
@@ -148,10 +149,10 @@ class Session:
         request = parse(raw, self.spec.sampling)
         if request.tools and not self._model.renderer.parses_tool_calls:
             raise GatewayError(TOOLS_WITHOUT_PARSER, "the model has no parser for tool calls: leave `tools` out")
-        # This task itself is among the running ones.
-        if len(self._turns) + len(self._running) > self._model.limits.turns:
+        if len(self._turns) + self._sampling >= self._model.limits.turns:
             raise GatewayError(TURN_LIMIT, f"the episode has used its {self._model.limits.turns} model turns")
         number, self._started = self._started, self._started + 1
+        self._sampling += 1
         try:
             turn = await self._turn(number, request)
         except GatewayError:
@@ -159,6 +160,8 @@ class Session:
         except Exception as error:
             _LOG.exception("the policy failed on a turn of episode %s", self.spec.episode)
             raise GatewayError(MODEL_FAILED, f"{type(error).__name__}: {error}") from error
+        finally:
+            self._sampling -= 1
         self._turns[number] = turn
         identity = f"chatcmpl-{self.spec.episode}-{self.spec.attempt}-{number}"
         return Answer(turn, request, identity, int(time.time()))

@@ -31,8 +31,8 @@ class WorkerSettings:
     workflow: WorkflowSettings
     size: int
     """Workers at a time, one episode each; made as they are needed. The template's memory is shared, so one more
-    worker costs some 15 MB until user code allocates. The pool bounds the policy's batch: give it the rollout's
-    concurrency."""
+    worker costs 7 MB, or 23 MB with AgentScope (measured), until user code allocates. The pool bounds the policy's
+    batch: give it the rollout's concurrency."""
     grace_seconds: float = 5.0
     """Between an episode's deadline, which asynchronous code notices itself, and the kill."""
     start_seconds: float = 300.0

@@ -20,7 +20,6 @@ from tests.unit.runner.episodes.scripted import (
     user,
 )
 from tuning_contract.schedule import turn_seed
-from tuning_runner.episodes.conversation import is_prefix_preserving
 from tuning_runner.episodes.gateway_errors import HEADER
 from tuning_runner.episodes.rows import rows_of
 from tuning_runner.episodes.turns import FailureKind
@@ -101,8 +100,6 @@ async def test_a_template_that_rewrites_history_is_rendered_anew() -> None:
         turns = session.turns()
     assert not turns[1].stitched
     assert len(rows_of(turns)) == 2
-    assert not is_prefix_preserving(CharacterRenderer(rewrites_history=True))
-    assert is_prefix_preserving(CharacterRenderer())
 
 
 async def test_a_stop_string_cuts_ids_log_probabilities_and_text() -> None:
@@ -168,6 +165,8 @@ async def test_a_streamed_reply_is_read_by_event() -> None:
         ({"response_format": {"type": "json_object"}}, "unsupported_parameter"),
         ({"tool_choice": "required"}, "unsupported_parameter"),
         ({"tools": [TOOL]}, "tools_without_parser"),
+        ({"tools": "add"}, "invalid_request"),
+        ({"stream_options": 1}, "invalid_request"),
         ({"max_tokens": 0}, "invalid_request"),
         ({"stop": 3}, "invalid_request"),
         ({"messages": []}, "invalid_request"),
@@ -232,6 +231,18 @@ async def test_a_retry_after_a_failure_of_the_model_samples_again() -> None:
         assert (await ask(session, "hello", headers={"x-stainless-retry-count": "1"}))[0] == 200
         assert session.last_failure is None
         assert [failure.kind for failure in session.failures] == [FailureKind.MODEL]
+
+
+async def test_the_openai_clients_own_retries_make_one_turn() -> None:
+    openai = pytest.importorskip("openai")
+    policy = ScriptedPolicy(delay=0.4)
+    async with a_gateway(policy) as gateway:
+        session = a_session(gateway)
+        client = openai.AsyncOpenAI(base_url=session.base_url, api_key=session.key, timeout=0.3, max_retries=3)
+        async with client:
+            reply = await client.chat.completions.create(model="policy", messages=[user("hello")])
+        assert reply.choices[0].message.content == "hello"
+        assert len(session.turns()) == len(policy.requests) == 1
 
 
 async def test_turns_beyond_the_limit_and_prompts_beyond_the_length_are_refused_as_limits() -> None:
