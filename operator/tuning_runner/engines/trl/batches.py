@@ -23,11 +23,6 @@ class TrainingRow:
     advantage: float
 
     @property
-    def length(self) -> int:
-        """Tokens of the whole sequence."""
-        return len(self.prompt_ids) + len(self.completion_ids)
-
-    @property
     def trained_tokens(self) -> int:
         """Tokens that the policy sampled."""
         return sum(self.mask)
@@ -36,19 +31,22 @@ class TrainingRow:
 def pack(rows: Sequence[TrainingRow], tokens: int) -> list[list[TrainingRow]]:
     """Micro-batches of at most `tokens` tokens, padding included; a row that is longer gets one of its own.
 
-    Rows of like length share a micro-batch, so that little is padding.
+    Rows with one prompt share a micro-batch where they can, since a prompt is computed once for each micro-batch; so
+    do rows of like length, since then little is padding.
     """
     packed: list[list[TrainingRow]] = []
-    for row in sorted(rows, key=lambda entry: (entry.length, len(entry.prompt_ids)), reverse=True):
-        if packed and _width([*packed[-1], row]) * (len(packed[-1]) + 1) <= tokens:
+    for row in sorted(rows, key=lambda entry: (len(entry.prompt_ids), entry.prompt_ids, len(entry.completion_ids))):
+        if packed and _tokens([*packed[-1], row]) <= tokens:
             packed[-1].append(row)
         else:
             packed.append([row])
     return packed
 
 
-def _width(rows: Sequence[TrainingRow]) -> int:
-    return max(len(row.prompt_ids) for row in rows) + max(len(row.completion_ids) for row in rows)
+def _tokens(rows: Sequence[TrainingRow]) -> int:
+    prompts = {row.prompt_ids for row in rows}
+    width = max(len(row.completion_ids) for row in rows)
+    return len(prompts) * max(map(len, prompts)) + len(rows) * width
 
 
 def collate(rows: Sequence[TrainingRow], pad_token: int, device: Any) -> dict[str, torch.Tensor]:

@@ -26,6 +26,7 @@ from tuning_contract.causes import Cause
 from tuning_contract.run_document import RunDocument
 from tuning_runner.engines.trl.batches import TrainingRow, collate, pack
 from tuning_runner.engines.trl.model import LoadedModel, write_model
+from tuning_runner.engines.trl.scoring import can_score, completion_logprobs
 from tuning_runner.episodes.errors import RunError
 
 KL_ROWS = 8
@@ -46,6 +47,32 @@ class Update:
     kl: float | None
     """None when there is no reference model."""
     trained_tokens: int
+
+
+class _StepTrainer(GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer with our own pass for log-probabilities."""
+
+    scored: torch.Tensor | None = None
+    """The tokens to score in the batch at hand, (rows, completion length); None leaves everything to TRL."""
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        if self.scored is None or self.aux_loss_enabled or not can_score(model):
+            found = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, **options
+            )
+            return found  # type: ignore[no-any-return]
+        prompt = input_ids.size(1) - logits_to_keep
+        with self.accelerator.autocast():
+            values = completion_logprobs(
+                model,
+                (input_ids[:, :prompt], attention_mask[:, :prompt]),
+                (input_ids[:, prompt:], self.scored),
+                self.temperature,
+            )
+        # The entropy only feeds a metric, and the sampler has measured it already.
+        return values, torch.zeros_like(values), None
 
 
 class Learner:
@@ -101,6 +128,7 @@ class Learner:
             batch["num_items_in_batch"] = torch.tensor(float(tokens), device=self.model.device)
             if references is not None:
                 batch["ref_per_token_logps"] = self._pad([references[id(row)] for row in micro], batch)
+            self._trainer.scored = batch["tool_mask"]
             part = self._trainer._compute_loss(self.model, batch)
             part.backward()
             loss += part.item()
@@ -175,6 +203,7 @@ class Learner:
             ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
             mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
             width = batch["completion_ids"].size(1)
+            self._trainer.scored = batch["tool_mask"]
             with torch.no_grad():
                 values = self._trainer._get_per_token_logps_and_entropies(model, ids, mask, width)[0]
             found |= {id(row): values[place, : len(row.completion_ids)] for place, row in enumerate(micro)}
@@ -230,7 +259,7 @@ def _make_trainer(loaded: LoadedModel, run: RunDocument, target_steps: int, scra
     with warnings.catch_warnings():
         # TRL still speaks of gradient checkpointing by a name that transformers is about to drop.
         warnings.simplefilter("ignore", FutureWarning)
-        return GRPOTrainer(
+        return _StepTrainer(
             model=loaded.model,
             reward_funcs=[_no_reward],
             args=_configuration(run, target_steps, scratch),

@@ -1,4 +1,4 @@
-"""`python -m tuning_runner` as the Ray job starts it, with the tiny model: it learns, resumes, and fails with a cause."""
+"""`python -m tuning_runner` as the Ray job starts it, with the tiny model: it learns, resumes, fails with a cause."""
 
 import json
 import os

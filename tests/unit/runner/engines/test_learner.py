@@ -1,0 +1,211 @@
+"""One optimizer update: the loss of the algorithm table, whatever the micro-batches; checkpoints lose nothing."""
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.unit.runner.documents import a_run_document, an_algorithm  # noqa: E402
+from tuning_contract.causes import Cause  # noqa: E402
+from tuning_contract.run_document import LoraSettings  # noqa: E402
+from tuning_runner.engines.trl import learner as learner_module  # noqa: E402
+from tuning_runner.engines.trl.batches import TrainingRow, pack  # noqa: E402
+from tuning_runner.engines.trl.learner import Learner  # noqa: E402
+from tuning_runner.engines.trl.model import load_model, load_tokenizer, model_problem  # noqa: E402
+from tuning_runner.episodes.errors import RunError  # noqa: E402
+
+pytestmark = pytest.mark.model
+
+
+def a_learner(tiny_model: Path, tmp_path: Path, **algorithm) -> Learner:
+    run = a_run_document(tiny_model, algorithm=an_algorithm(**algorithm))
+    return Learner(load_model(run.model, load_tokenizer(run.model)), run, 10, tmp_path)
+
+
+def some_rows(learner: Learner, groups: int = 3, members: int = 4) -> list[TrainingRow]:
+    """Groups with one prompt each, completions of one or two turns, exact log-probabilities of the policy."""
+    rng = random.Random(0)
+    rows = []
+    for group in range(groups):
+        prompt = tuple(rng.randrange(3, 250) for _ in range(6 + group))
+        for member in range(members):
+            first, environment, second = rng.randrange(1, 5), rng.randrange(0, 4), rng.randrange(1, 4)
+            completion = tuple(rng.randrange(3, 250) for _ in range(first + environment + second))
+            mask = (1,) * first + (0,) * environment + (1,) * second
+            advantage = 0.0 if group == 1 else (-1.0) ** member * (1 + member / 4)
+            rows.append(TrainingRow(prompt, completion, mask, (0.0,) * len(mask), advantage))
+    found = learner.logprobs(rows)
+    return [
+        TrainingRow(row.prompt_ids, row.completion_ids, row.mask, tuple(values.tolist()), row.advantage)
+        for row, values in zip(rows, found, strict=True)
+    ]
+
+
+def gradients(learner: Learner, rows: list[TrainingRow], monkeypatch) -> dict[str, "torch.Tensor"]:
+    """The gradients of one update, before clipping."""
+    seen: dict[str, torch.Tensor] = {}
+    step = learner._step
+
+    def look(loss: float) -> tuple[float, float]:
+        seen.update(
+            {n: p.grad.clone() for n, p in learner.model.named_parameters() if p.requires_grad and p.grad is not None}
+        )
+        return step(loss)
+
+    monkeypatch.setattr(learner, "_step", look)
+    learner.update(rows)
+    return seen
+
+
+def close(first: dict, second: dict) -> bool:
+    return set(first) == set(second) and all(torch.allclose(first[n], second[n], atol=2e-6, rtol=1e-3) for n in first)
+
+
+def test_log_probabilities_equal_those_of_a_plain_forward_pass(tiny_model, tmp_path):
+    learner = a_learner(tiny_model, tmp_path)
+    for row in some_rows(learner):
+        ids = torch.tensor([row.prompt_ids + row.completion_ids])
+        with torch.no_grad():
+            logits = learner.model(input_ids=ids).logits[0].log_softmax(-1)
+        for place, (token, sampled, value) in enumerate(zip(row.completion_ids, row.mask, row.logprobs, strict=True)):
+            expected = float(logits[len(row.prompt_ids) + place - 1, token]) if sampled else 0.0
+            assert value == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("kl", [0.0, 0.1])
+def test_the_gradient_is_that_of_the_algorithm_table(tiny_model, tmp_path, monkeypatch, kl):
+    rows = some_rows(a_learner(tiny_model, tmp_path))
+    learner = a_learner(tiny_model, tmp_path, kl_coefficient=kl)
+    found = gradients(learner, rows, monkeypatch)
+
+    plain = a_learner(tiny_model, tmp_path, kl_coefficient=kl).model
+    tokens = sum(sum(row.mask) for row in rows)
+    loss = torch.zeros(())
+    for row in rows:
+        ids = torch.tensor([row.prompt_ids + row.completion_ids])
+        values = plain(input_ids=ids).logits[0].log_softmax(-1)
+        start = len(row.prompt_ids) - 1
+        values = values[start:-1].gather(-1, ids[0, start + 1 :, None]).squeeze(-1)
+        old, mask = torch.tensor(row.logprobs), torch.tensor(row.mask)
+        ratio = (values - old).exp()
+        clipped = ratio.clamp(0.8, 1.2)
+        surrogate = -torch.min(ratio * row.advantage, clipped * row.advantage)
+        difference = values.detach() - values  # the reference is the policy itself before its first update
+        loss = loss + ((surrogate + kl * (difference.exp() - difference - 1)) * mask).sum() / tokens
+    loss.backward()
+    assert close(found, {name: p.grad for name, p in plain.named_parameters() if p.grad is not None})
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(4, 8)])
+def test_micro_batches_and_shared_prompts_do_not_change_the_gradient(tiny_model, tmp_path, monkeypatch, lora):
+    rows = some_rows(a_learner(tiny_model, tmp_path))
+    whole = gradients(a_learner(tiny_model, tmp_path, lora=lora), rows, monkeypatch)
+    small = gradients(a_learner(tiny_model, tmp_path, lora=lora, micro_batch_tokens=16), rows, monkeypatch)
+    assert close(whole, small)
+    monkeypatch.setattr(learner_module, "can_score", lambda model: False)
+    assert close(whole, gradients(a_learner(tiny_model, tmp_path, lora=lora), rows, monkeypatch))
+
+
+def test_rows_without_advantage_count_as_tokens_but_cost_no_pass(tiny_model, tmp_path, monkeypatch):
+    learner = a_learner(tiny_model, tmp_path)
+    rows = some_rows(learner)
+    passed = []
+    compute = learner._trainer._compute_loss
+    monkeypatch.setattr(
+        learner._trainer, "_compute_loss", lambda m, b: passed.append(b["prompt_ids"].size(0)) or compute(m, b)
+    )
+    update = learner.update(rows)
+    assert sum(passed) == sum(row.advantage != 0 for row in rows) < len(rows)
+    assert update.trained_tokens == sum(sum(row.mask) for row in rows)
+
+
+def test_a_step_without_any_advantage_still_makes_one_update(tiny_model, tmp_path):
+    learner = a_learner(tiny_model, tmp_path)
+    rows = [TrainingRow(r.prompt_ids, r.completion_ids, r.mask, r.logprobs, 0.0) for r in some_rows(learner)]
+    update = learner.update(rows)
+    assert (update.policy_loss, update.gradient_norm) == (0.0, 0.0)
+    assert learner.update([]).trained_tokens == 0
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(4, 8)])
+def test_kl_is_zero_for_the_base_model_and_rises_with_training(tiny_model, tmp_path, lora):
+    learner = a_learner(tiny_model, tmp_path, lora=lora, learning_rate=1e-2)
+    rows = some_rows(learner)
+    assert learner.update(rows).kl == pytest.approx(0.0, abs=1e-6)
+    trained = some_rows(learner)
+    assert learner.update(trained).kl > 1e-5
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(4, 8)])
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tiny_model, tmp_path, lora):
+    first = a_learner(tiny_model, tmp_path, lora=lora, warmup_steps=3)
+    rows = some_rows(first)
+    for _ in range(2):
+        before = first.weights_digest()
+        first.update(rows)
+    assert first.weights_digest() != before
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    first.save(folder)
+    expected = first.update(rows)
+    second = a_learner(tiny_model, tmp_path, lora=lora, warmup_steps=3)
+    second.load(folder)
+    update = second.update(rows)
+    assert update.learning_rate == expected.learning_rate
+    assert update.policy_loss == pytest.approx(expected.policy_loss, abs=1e-6)
+    assert first.weights_digest() == second.weights_digest()
+
+
+def test_warm_up_raises_the_learning_rate_and_then_keeps_it(tiny_model, tmp_path):
+    learner = a_learner(tiny_model, tmp_path, warmup_steps=2, learning_rate=1e-3)
+    rows = some_rows(learner)
+    assert [learner.update(rows).learning_rate for _ in range(4)] == pytest.approx([0.0, 0.5e-3, 1e-3, 1e-3])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_weights(tiny_model, tmp_path):
+    learner = a_learner(tiny_model, tmp_path)
+    rows = some_rows(learner)
+    before = learner.weights_digest()
+    bad = [TrainingRow(r.prompt_ids, r.completion_ids, r.mask, r.logprobs, math.nan) for r in rows]
+    with pytest.raises(RunError) as caught:
+        learner.update(bad)
+    assert caught.value.cause is Cause.NON_FINITE_LOSS
+    assert learner.weights_digest() == before
+
+
+def test_the_exported_lora_model_is_whole_and_gives_the_policys_log_probabilities(tiny_model, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    learner = a_learner(tiny_model, tmp_path, lora=LoraSettings(4, 8), learning_rate=1e-2)
+    rows = some_rows(learner)
+    learner.update(rows)
+    learner.update(rows)
+    row = rows[0]
+    ids = torch.tensor([row.prompt_ids + row.completion_ids])
+    with torch.no_grad():
+        expected = learner.model(input_ids=ids).logits
+    folder = tmp_path / "final"
+    folder.mkdir()
+    learner.export(folder)
+    assert model_problem(folder) == ""
+    plain = AutoModelForCausalLM.from_pretrained(str(folder)).eval()
+    with torch.no_grad():
+        assert torch.allclose(plain(input_ids=ids).logits, expected, atol=1e-4)
+    (folder / "model.safetensors").write_bytes(b"torn")
+    assert "cannot be read" in model_problem(folder)
+
+
+def test_micro_batches_stay_below_their_tokens_and_keep_groups_together():
+    rows = [
+        TrainingRow((group,) * 10, (1,) * length, (1,) * length, (0.0,) * length, 1.0)
+        for group in range(3)
+        for length in (2, 5, 3, 4)
+    ]
+    packed = pack(rows, tokens=35)
+    assert sorted(map(id, (row for micro in packed for row in micro))) == sorted(map(id, rows))
+    assert [{row.prompt_ids[0] for row in micro} for micro in packed] == [{0}, {1}, {2}]
+    alone = pack([*rows, TrainingRow((9,) * 100, (1,), (1,), (0.0,), 1.0)], tokens=35)
+    assert len(alone[-1]) == 1
