@@ -1,0 +1,157 @@
+"""How a run ends badly, and what of it is shown, on a real API server. The test plays KubeRay and kubelet."""
+
+import pytest
+
+from tests.integration.operator_process import OperatorProcess, wait_for
+from tests.integration.stage import CLUSTERS, CONFIG_MAPS, JOBS, PODS, Stage, waiting
+from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_DRIVER_ERROR, EXIT_FAILED, TerminationMessage
+
+pytestmark = pytest.mark.control_plane
+
+NOT_FOUND = 'Back-off pulling image "nowhere/agent:1": ErrImagePull: failed to pull: nowhere/agent:1: not found'
+
+
+def a_failure(
+    cause: str = "WorkflowError", message: str = "ValueError: no such tool", step: int = 2
+) -> TerminationMessage:
+    return TerminationMessage(outcome="Failed", cause=cause, message=message, step=step, target_steps=12)
+
+
+def test_the_runners_cause_and_the_users_own_words_are_in_the_status(operator: OperatorProcess, stage: Stage) -> None:
+    driver = stage.walk_to_running()
+    stage.end_driver(driver, a_failure(), EXIT_FAILED)
+    status = stage.wait_for_phase("Failed")
+    assert status["reason"] == "WorkflowError"
+    assert status["message"] == "ValueError: no such tool"
+    assert status["history"][0]["cause"] == "WorkflowError"
+    assert status["history"][0]["lastStep"] == 2
+    assert stage.condition("Succeeded")["status"] == "False"
+    assert stage.condition("Finished")["status"] == "True"
+    wait_for("freed cluster", lambda: not stage.children(CLUSTERS))
+    assert stage.children(JOBS)
+    wait_for("a Warning", lambda: operator.requests(stage.namespace)["create", "events"])
+
+
+def test_a_success_short_of_its_target_is_a_failure(operator: OperatorProcess, stage: Stage) -> None:
+    driver = stage.walk_to_running()
+    stage.end_driver(driver, TerminationMessage(outcome="Succeeded", step=7, target_steps=12))
+    assert stage.wait_for_phase("Failed")["reason"] == "IncompleteSteps"
+
+
+def test_a_driver_that_failed_by_itself_is_left_to_the_job(operator: OperatorProcess, stage: Stage) -> None:
+    first = stage.walk_to_running()
+    stage.end_driver(first, "Traceback: connection reset", EXIT_DRIVER_ERROR)
+    second = stage.run_driver_pod("yyyyy")
+    stage.end_driver(second, a_failure("NonFiniteLoss", "the loss is nan"), EXIT_FAILED)
+    assert stage.wait_for_phase("Failed")["reason"] == "NonFiniteLoss"
+
+
+def test_a_job_that_failed_without_a_word_is_a_lost_driver(operator: OperatorProcess, stage: Stage) -> None:
+    driver = stage.walk_to_running()
+    stage.end_driver(driver, "Killed", EXIT_DRIVER_ERROR)
+    stage.fail_job()
+    status = stage.wait_for_phase("Failed", 30)
+    assert status["reason"] == "DriverLost"
+    assert "BackoffLimitExceeded" in status["message"]
+
+
+def test_a_replaced_head_is_a_lost_attempt(operator: OperatorProcess, stage: Stage) -> None:
+    driver = stage.walk_to_running()
+    head = next(pod["metadata"]["name"] for pod in stage.children(PODS) if "-head-" in pod["metadata"]["name"])
+    stage.delete(PODS, head)
+    stage.run_head_pod("fghij")
+    # The driver notices, too, and ends; nothing waits for the half minute that it may take.
+    stage.end_driver(driver, a_failure("HeadLost", "Ray does not answer"), EXIT_ATTEMPT_LOST)
+    status = stage.wait_for_phase("Failed")
+    assert status["reason"] == "HeadLost"
+    assert "fghij" in status["message"]
+    wait_for("freed cluster", lambda: not stage.children(CLUSTERS))
+    assert operator.writes(stage.namespace)["create", "rayclusters"] == 1
+
+
+def test_a_head_that_ran_out_of_memory_is_named_so(operator: OperatorProcess, stage: Stage) -> None:
+    driver = stage.walk_to_running()
+    head = next(pod["metadata"]["name"] for pod in stage.children(PODS) if "-head-" in pod["metadata"]["name"])
+    again = waiting("ray-head", "CrashLoopBackOff") | {
+        "restartCount": 1,
+        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+    }
+    stage.set_pod(head, containerStatuses=[again])
+    stage.end_driver(driver, "", EXIT_ATTEMPT_LOST)
+    status = stage.wait_for_phase("Failed", 30)
+    assert status["reason"] == "OutOfMemory"
+    assert "OOMKilled, limit 16Gi" in status["message"]
+
+
+def test_a_raycluster_that_somebody_deleted_is_not_made_again(operator: OperatorProcess, stage: Stage) -> None:
+    driver = stage.walk_to_running()
+    stage.delete(CLUSTERS, stage.child(CLUSTERS)["metadata"]["name"])
+    stage.end_driver(driver, "", EXIT_ATTEMPT_LOST)
+    status = stage.wait_for_phase("Failed", 30)
+    assert status["reason"] == "HeadLost"
+    assert "was deleted" in status["message"]
+    assert not stage.children(CLUSTERS)
+
+
+def test_an_image_that_does_not_exist_shows_within_thirty_seconds(operator: OperatorProcess, stage: Stage) -> None:
+    stage.apply()
+    stage.wait_for_phase("Starting")
+    head = stage.make_head_pod()["metadata"]["name"]
+    stage.set_pod(head, phase="Pending", containerStatuses=[waiting("ray-head", "ImagePullBackOff", NOT_FOUND)])
+    degraded = wait_for(
+        "shown pull error",
+        lambda: stage.condition("Degraded").get("status") == "True" and stage.condition("Degraded"),
+        30,
+    )
+    assert degraded["reason"] == "ImagePullFailed"
+    assert "nowhere/agent:1: not found" in stage.status["message"]
+    # The kubelet alternates between two reasons for the same trouble: that is no news.
+    stage.set_pod(head, containerStatuses=[waiting("ray-head", "ErrImagePull", "nowhere/agent:1: not found")])
+    assert operator.writes(stage.namespace)["patch", "tuningruns/status"] == 2
+
+
+def test_a_run_for_an_engine_that_is_not_there_is_rejected_without_children(
+    operator: OperatorProcess, stage: Stage
+) -> None:
+    stage.apply(engine={"type": "Trinity"})
+    status = stage.wait_for_phase("Rejected")
+    assert status["reason"] == "NotAvailable"
+    assert stage.condition("Accepted")["status"] == "False"
+    assert sum(operator.writes(stage.namespace).values()) == 1
+
+
+def test_a_run_waits_for_its_configmap_and_goes_on_by_itself(operator: OperatorProcess, stage: Stage) -> None:
+    stage.apply(workflow={"source": {"configMap": {"name": "code"}}})
+    status = stage.wait_for_phase("Rejected")
+    assert status["message"] == f"ConfigMap code is not in namespace {stage.namespace}"
+    stage.api.request(
+        "POST", CONFIG_MAPS.format(stage.namespace), {"metadata": {"name": "code"}, "data": {"agent.py": "x = 1"}}
+    )
+    stage.wait_for_phase("Starting")
+    assert stage.condition("Accepted")["status"] == "True"
+    reads = operator.reads(stage.namespace)
+    assert set(reads) == {("get", "configmaps")}
+    assert reads["get", "configmaps"] <= 4
+
+
+def test_an_existing_configmap_costs_one_read(operator: OperatorProcess, stage: Stage) -> None:
+    stage.api.request(
+        "POST", CONFIG_MAPS.format(stage.namespace), {"metadata": {"name": "tasks"}, "data": {"train.jsonl": "{}"}}
+    )
+    stage.apply(dataset={"train": {"image": None, "configMap": {"name": "tasks"}}})
+    stage.wait_for_phase("Starting")
+    assert dict(operator.reads(stage.namespace)) == {("get", "configmaps"): 1}
+
+
+def test_a_run_waits_for_the_claim_that_it_names(operator: OperatorProcess, stage: Stage) -> None:
+    stage.apply(checkpoint={"volume": {"claimTemplate": None, "claimName": "results"}})
+    assert "PersistentVolumeClaim results" in stage.wait_for_phase("Rejected")["message"]
+    claim = {
+        "metadata": {"name": "results"},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    stage.api.request("POST", f"/api/v1/namespaces/{stage.namespace}/persistentvolumeclaims", claim)
+    stage.wait_for_phase("Starting")
+    made = operator.writes(stage.namespace)
+    assert made["create", "persistentvolumeclaims"] == 0
+    assert not operator.reads(stage.namespace)

@@ -1,0 +1,151 @@
+"""Operators that start, die and start again around a run, on a real API server. Each watches one namespace only."""
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+
+from tests.cluster.control_plane import ControlPlane
+from tests.integration.operator_process import OperatorProcess, wait_for
+from tests.integration.stage import CLUSTERS, CONFIG_MAPS, Stage, waiting
+from tuning_contract.termination import EXIT_FAILED, TerminationMessage
+
+pytestmark = pytest.mark.control_plane
+
+MakeOperator = Callable[..., OperatorProcess]
+NOT_FOUND = 'Back-off pulling image "nowhere/agent:1": ErrImagePull: failed to pull: nowhere/agent:1: not found'
+FAILURE = TerminationMessage(outcome="Failed", cause="EngineError", message="no memory", step=3, target_steps=12)
+
+
+def test_an_image_that_does_not_exist_fails_when_the_patience_ends(
+    another_operator: MakeOperator, stage: Stage
+) -> None:
+    another_operator(WATCH_NAMESPACE=stage.namespace, STARTUP_PATIENCE_SECONDS="2").start()
+    stage.apply()
+    stage.wait_for_phase("Starting")
+    head = stage.make_head_pod()["metadata"]["name"]
+    stage.set_pod(head, phase="Pending", containerStatuses=[waiting("ray-head", "ImagePullBackOff", NOT_FOUND)])
+    status = stage.wait_for_phase("Failed")
+    assert status["reason"] == "ImagePullFailed"
+    wait_for("freed cluster", lambda: not stage.children(CLUSTERS))
+
+
+def test_a_foreign_object_of_the_clusters_name_is_a_name_conflict(another_operator: MakeOperator, stage: Stage) -> None:
+    run = stage.apply()
+    name = f"{stage.name}-{run['metadata']['uid'].replace('-', '')[:6]}-1"
+    foreign = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": name}}
+    template = {"spec": {"containers": [{"name": "ray-head", "image": "x"}]}}
+    spec = {"headGroupSpec": {"rayStartParams": {}, "template": template}}
+    stage.api.request("POST", CLUSTERS.format(stage.namespace), foreign | {"spec": spec})
+    another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    status = stage.wait_for_phase("Rejected")
+    assert status["reason"] == "NameConflict"
+    assert name in status["message"]
+    assert stage.child(CLUSTERS)["metadata"].get("labels") is None
+
+
+def test_a_restarted_operator_writes_nothing_for_a_run_that_is_well(
+    another_operator: MakeOperator, stage: Stage
+) -> None:
+    operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    driver = stage.walk_to_running()
+    version = stage.run()["metadata"]["resourceVersion"]
+    before = operator.writes(stage.namespace)
+    operator.kill()
+    operator.start()
+    assert operator.writes(stage.namespace) == before
+    assert stage.run()["metadata"]["resourceVersion"] == version
+    stage.end_driver(driver, FAILURE, EXIT_FAILED)
+    assert stage.wait_for_phase("Failed")["reason"] == "EngineError"
+
+
+def test_what_happened_while_no_operator_ran_is_judged_at_the_start(
+    another_operator: MakeOperator, stage: Stage
+) -> None:
+    operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    driver = stage.walk_to_running()
+    operator.kill()
+    stage.end_driver(driver, FAILURE, EXIT_FAILED)
+    operator.start()
+    stage.wait_for_phase("Failed")
+    wait_for("freed cluster", lambda: not stage.children(CLUSTERS))
+    assert operator.writes(stage.namespace)["patch", "tuningruns/status"] == 3
+
+
+def test_a_crash_between_the_children_and_the_status_makes_no_child_twice(
+    another_operator: MakeOperator, stage: Stage
+) -> None:
+    # The children are there, the status was never written: that is what a crash in between leaves behind.
+    first = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    stage.apply()
+    stage.wait_for_phase("Starting")
+    first.kill()
+    path = f"/apis/agenttuning.io/v1alpha1/namespaces/{stage.namespace}/tuningruns/{stage.name}/status"
+    stage.api.request("PATCH", path, {"status": None}, "application/merge-patch+json")
+    uids = [stage.child(kind)["metadata"]["uid"] for kind in (CLUSTERS, CONFIG_MAPS)]
+    second = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    stage.wait_for_phase("Starting")
+    assert [stage.child(kind)["metadata"]["uid"] for kind in (CLUSTERS, CONFIG_MAPS)] == uids
+    # ConfigMaps are not watched: making it again, and reading whose it is, is the price of a crash.
+    assert second.writes(stage.namespace) == {("create", "configmaps"): 1, ("patch", "tuningruns/status"): 1}
+
+
+def test_lost_history_is_listed_again_and_compared(
+    another_operator: MakeOperator, control_plane: ControlPlane, stage: Stage
+) -> None:
+    """The API server restarts while the operator sleeps; its watch cache then knows nothing of the time before."""
+    operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    driver = stage.walk_to_running()
+    os.kill(operator.pid, signal.SIGSTOP)
+    try:
+        stage.delete(CLUSTERS, stage.child(CLUSTERS)["metadata"]["name"])
+        stage.end_driver(driver, FAILURE, EXIT_FAILED)
+        for number in range(20):
+            made = {"metadata": {"name": f"noise-{number}"}, "data": {"a": "b"}}
+            stage.api.request("POST", CONFIG_MAPS.format(stage.namespace), made)
+        control_plane.processes.stop("kube-apiserver")
+        control_plane.start_processes()
+        control_plane.wait_ready()
+    finally:
+        os.kill(operator.pid, signal.SIGCONT)
+    status = stage.wait_for_phase("Failed", 60)
+    # The deletion was never seen as an event; the list tells it, and the lost cluster outranks the runner's cause.
+    assert status["reason"] == "HeadLost"
+    assert operator.writes(stage.namespace)["create", "rayclusters"] == 1
+    assert operator.writes(stage.namespace)["create", "jobs"] == 1
+
+
+def test_kuberay_may_come_later(another_operator: MakeOperator, control_plane: ControlPlane, stage: Stage) -> None:
+    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
+    saved = stage.api.get(crd)
+    stage.api.request("DELETE", crd)
+    try:
+        wait_for("gone CRD", lambda: stage.api.found(crd) is None, 30)
+        another_operator(WATCH_NAMESPACE=stage.namespace).start()
+        stage.apply()
+        assert stage.wait_for_phase("Rejected")["reason"] == "KubeRayMissing"
+    finally:
+        metadata = {"name": saved["metadata"]["name"], "annotations": saved["metadata"].get("annotations", {})}
+        spec = {key: saved[key] for key in ("apiVersion", "kind", "spec")}
+        stage.api.request("POST", crd.rpartition("/")[0], spec | {"metadata": metadata})
+    stage.wait_for_phase("Starting", 60)
+
+
+def test_an_idle_operator_is_small_and_reacts_at_once(another_operator: MakeOperator, stage: Stage) -> None:
+    operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    stage.walk_to_running()
+    events = {
+        (event["verb"], event["objectRef"]["resource"]): event["requestReceivedTimestamp"]
+        for event in operator.plane.audit_events()
+        if (event.get("objectRef") or {}).get("namespace") == stage.namespace and event["verb"] == "create"
+    }
+    applied, reacted = (_seconds(events["create", kind]) for kind in ("tuningruns", "rayclusters"))
+    print(f"reaction {1000 * (reacted - applied):.0f} ms, resident {operator.resident_mib():.1f} MiB")
+    assert reacted - applied < 0.5
+    assert 'tuningrun_status_phase{namespace="' + stage.namespace in operator.get("metrics")
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
