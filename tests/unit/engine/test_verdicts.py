@@ -1,0 +1,231 @@
+"""World -> verdict: how a run ends, by the order success, loss, cause, silence."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.builders import UID, some_settings
+from tests.unit.engine.worlds import (
+    NOW,
+    a_container,
+    a_driver,
+    a_head,
+    a_job,
+    a_running_world,
+    a_starting_world,
+    a_waiting,
+    seconds,
+    some_notes,
+)
+from tuning_contract.result import EvaluationFigures, RunResult
+from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_DRIVER_ERROR, EXIT_FAILED, TerminationMessage
+from tuning_operator.engine.plan import Plan, plan
+from tuning_operator.engine.world import ContainerState, Reachability, World
+
+SETTINGS = some_settings()
+DONE = TerminationMessage(
+    outcome="Succeeded",
+    step=12,
+    target_steps=12,
+    checkpoint="ml/math-agent-3f9a1c/checkpoints/step-000012",
+    metrics={"reward_mean": 0.9, "eval/heldout/baseline": 0.15, "eval/heldout/last": 0.98},
+)
+FAILED = TerminationMessage(outcome="Failed", cause="WorkflowError", message="boom", step=2, target_steps=12)
+
+
+def planned(world: World) -> Plan:
+    return plan(world, SETTINGS)
+
+
+def ended(world: World) -> tuple[str, str]:
+    """Phase and reason of the write that the world deserves."""
+    write = planned(world).status
+    assert write is not None, planned(world)
+    assert write.patch["phase"] in ("Succeeded", "Failed"), write.patch
+    return write.patch["phase"], write.patch["reason"]
+
+
+def test_a_complete_result_is_success() -> None:
+    assert ended(a_running_world(pods=(a_head(), a_driver(DONE)))) == ("Succeeded", "Completed")
+
+
+def test_success_outranks_a_bad_exit_code_which_only_degrades() -> None:
+    write = planned(a_running_world(pods=(a_head(), a_driver(DONE, EXIT_FAILED)))).status
+    assert write is not None
+    assert write.patch["phase"] == "Succeeded"
+    degraded = next(item for item in write.patch["conditions"] if item["type"] == "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "DriverExit")
+
+
+def test_success_outranks_a_head_that_went_right_after_it() -> None:
+    assert ended(a_running_world(pods=(a_driver(DONE),))) == ("Succeeded", "Completed")
+
+
+def test_a_lost_head_outranks_the_runners_cause() -> None:
+    driver = a_driver(FAILED, EXIT_FAILED)
+    assert ended(a_running_world(pods=(a_head(uid="another"), driver))) == ("Failed", "HeadLost")
+
+
+def test_the_figures_of_the_message_stay_in_the_status() -> None:
+    from tests.builders import a_run
+    from tests.unit.engine.worlds import RUNNING
+
+    run = a_run(
+        status=RUNNING, dataset={"evaluation": [{"name": "heldout", "image": {"path": "/opt/data/heldout.jsonl"}}]}
+    )
+    write = planned(a_running_world(run=run, pods=(a_head(), a_driver(DONE)))).status
+    assert write is not None
+    assert write.patch["progress"]["percent"] == 100
+    assert write.patch["checkpoint"]["step"] == 12
+    assert write.patch["evaluation"] == [
+        {"dataset": "heldout", "baseline": {"step": 0, "mean": "0.150"}, "last": {"step": 12, "mean": "0.980"}}
+    ]
+    assert write.patch["display"]["evaluation"] == "0.15 -> 0.98"
+    assert [event.reason for event in write.announcements] == ["Succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        pytest.param(a_head(containers=(a_container(restarts=1),)), "HeadLost", id="restarted in place"),
+        pytest.param(
+            a_head(containers=(a_container(restarts=1, last_reason="OOMKilled"),)), "OutOfMemory", id="OOMKilled"
+        ),
+        pytest.param(a_head(uid="other", reason="Evicted"), "Evicted", id="evicted"),
+        pytest.param(a_head(uid="other", disruption="PreemptionByScheduler"), "Preempted", id="preempted"),
+        pytest.param(a_head(uid="other", disruption="DeletionByTaintManager"), "NodeLost", id="node gone"),
+    ],
+)
+def test_a_lost_head_is_named_by_its_evidence(head: object, reason: str) -> None:
+    driver = a_driver("", EXIT_ATTEMPT_LOST)
+    assert (
+        ended(a_running_world(pods=(head, driver), notes=some_notes(result_asked=Reachability.UNREACHABLE)))[1]
+        == reason
+    )
+
+
+def test_the_last_view_of_a_deleted_head_is_evidence() -> None:
+    gone = a_head(deleting=True, disruption="EvictionByEvictionAPI")
+    world = a_running_world(pods=(a_driver("", EXIT_ATTEMPT_LOST),), notes=some_notes(departed=(gone,)))
+    assert ended(world) == ("Failed", "Evicted")
+
+
+def test_a_living_driver_is_heard_before_a_lost_head_is_judged() -> None:
+    world = a_running_world(pods=(a_driver(),), notes=some_notes(since={"loss": NOW}))
+    todo = planned(world)
+    assert todo.status is None or "phase" not in todo.status.patch
+    assert todo.due == NOW + seconds(30)
+    assert ended(replace(world, now=NOW + seconds(30))) == ("Failed", "HeadLost")
+
+
+def test_an_unknown_cause_of_a_newer_runner_is_unknown_and_keeps_its_words() -> None:
+    newer = TerminationMessage(outcome="Failed", cause="CosmicRays", message="bits flipped")
+    write = planned(a_running_world(pods=(a_head(), a_driver(newer, EXIT_FAILED)))).status
+    assert write is not None
+    assert (write.patch["reason"], write.patch["message"]) == ("Unknown", "bits flipped")
+
+
+def test_without_a_word_the_sidecar_is_asked_for_the_result() -> None:
+    world = a_running_world(pods=(a_head(), a_driver("Segmentation fault", EXIT_FAILED)))
+    assert planned(world).ask_result
+    assert planned(world).status is None or "phase" not in planned(world).status.patch  # type: ignore[union-attr]
+
+
+def test_the_sidecars_result_is_as_good_as_the_drivers_word() -> None:
+    result = RunResult(
+        run_uid=UID,
+        run_digest="d",
+        attempt=1,
+        outcome="Succeeded",
+        step=12,
+        target_steps=12,
+        finished_at=0,
+        final_model="ml/x/final",
+        evaluation=(EvaluationFigures("heldout", 0, 0.1, 10, 0), EvaluationFigures("heldout", 12, 0.9, 10, 0)),
+    )
+    notes = some_notes(result=result, result_asked=Reachability.ANSWERED)
+    world = a_running_world(job=a_job(failed=True), pods=(a_head(),), notes=notes)
+    assert ended(world) == ("Succeeded", "Completed")
+    foreign = replace(notes, result=replace(result, run_uid="another run"), since={"silence": NOW - seconds(60)})
+    assert ended(replace(world, notes=foreign)) == ("Failed", "DriverLost")
+
+
+def test_a_failed_job_without_any_word_is_a_lost_driver_after_a_moment() -> None:
+    notes = some_notes(result_asked=Reachability.UNREACHABLE, since={"silence": NOW})
+    world = a_running_world(job=a_job(failed=True, reason="BackoffLimitExceeded"), pods=(a_head(),), notes=notes)
+    assert planned(world).due == NOW + seconds(5)
+    assert ended(replace(world, now=NOW + seconds(5))) == ("Failed", "DriverLost")
+
+
+def test_a_driver_that_failed_by_itself_says_nothing_about_the_run() -> None:
+    world = a_running_world(pods=(a_head(), a_driver(DONE, EXIT_DRIVER_ERROR)))
+    write = planned(world).status
+    assert write is None or "phase" not in write.patch
+
+
+PULL = 'Back-off pulling image "x:1": ErrImagePull: x:1: not found'
+
+
+@pytest.mark.parametrize(
+    ("container", "reason", "gives_up"),
+    [
+        (a_waiting("ray-head", "ImagePullBackOff", PULL), "ImagePullFailed", True),
+        (a_waiting("ray-head", "ErrImagePull", "dial tcp: connection refused"), "ImagePullFailed", False),
+        (a_waiting("ray-head", "CreateContainerConfigError", "secret not found"), "ContainerConfigError", True),
+        (a_waiting("ray-head", "CrashLoopBackOff", restarts=3, last_message="no ray"), "HeadLost", True),
+        (a_waiting("ray-head", "CrashLoopBackOff", restarts=3, last_reason="OOMKilled"), "OutOfMemory", True),
+    ],
+)
+def test_a_trouble_shows_after_ten_seconds_and_is_given_up_if_it_cannot_pass(
+    container: object, reason: str, gives_up: bool
+) -> None:
+    world = a_starting_world(pods=(a_head(phase="Pending", containers=(container,)),))
+
+    def after(age: float) -> World:
+        return replace(world, notes=some_notes(config_made=True, since={"trouble": NOW - seconds(age)}))
+
+    early = planned(after(3)).status
+    assert early is None or early.patch.get("reason") != reason
+    shown = planned(after(10)).status
+    assert shown is not None
+    assert shown.patch["reason"] == reason
+    assert shown.patch.get("phase", "Starting") == "Starting"
+    late = planned(after(300)).status
+    assert late is not None
+    assert (late.patch.get("phase") == "Failed") is gives_up
+
+
+def test_an_unschedulable_head_waits_and_tells_the_schedulers_words() -> None:
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    pod = a_head(phase="Pending", containers=(), unschedulable=words)
+    world = a_starting_world(pods=(pod,), notes=some_notes(config_made=True, since={"trouble": NOW - seconds(100_000)}))
+    write = planned(world).status
+    assert write is not None
+    assert write.patch["reason"] == "Unschedulable"
+    assert words in write.patch["message"]
+    assert "phase" not in write.patch
+
+
+def test_a_trouble_that_is_over_is_taken_back_after_ten_seconds() -> None:
+    from tests.builders import a_run
+    from tests.unit.engine.worlds import STARTING
+
+    degraded = {"type": "Degraded", "status": "True", "reason": "ImagePullFailed", "message": "ray-head: not found"}
+    run = a_run(status={**STARTING, "reason": "ImagePullFailed", "conditions": [degraded]})
+    notes = some_notes(config_made=True, since={"trouble": NOW - seconds(3)})
+    world = a_starting_world(run=run, notes=notes)
+    soon = planned(world).status
+    conditions = soon.patch.get("conditions", [degraded]) if soon else [degraded]
+    assert next(item for item in conditions if item["type"] == "Degraded")["status"] == "True"
+    later = planned(replace(world, notes=replace(notes, since={"trouble": NOW - seconds(10)}))).status
+    assert later is not None
+    assert next(item for item in later.patch["conditions"] if item["type"] == "Degraded")["status"] == "False"
+    assert later.patch["reason"] == "Creating"
+
+
+def test_a_container_that_is_only_being_made_is_no_trouble() -> None:
+    pod = a_head(phase="Pending", containers=(a_waiting("ray-head", "ContainerCreating"),))
+    world = a_starting_world(pods=(pod,), notes=some_notes(config_made=True, since={"trouble": NOW - seconds(1000)}))
+    write = planned(world).status
+    assert write is None or write.patch["reason"] == "Creating"
+    assert ContainerState.WAITING is pod.containers[0].state

@@ -1,0 +1,126 @@
+"""Worlds with valid defaults: `a_world(head=a_head(...))` says only what a test is about."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.builders import a_run
+from tuning_contract.progress import Progress
+from tuning_contract.termination import TerminationMessage
+from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.engine.world import (
+    ClusterView,
+    ContainerState,
+    ContainerView,
+    JobView,
+    Notes,
+    PodView,
+    World,
+)
+
+NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+CLUSTER_UID = "cluster-uid"
+JOB_UID = "job-uid"
+HEAD_UID = "head-uid"
+NAME = "math-agent-3f9a1c-1"
+
+STARTING: Mapping[str, Any] = {
+    "phase": "Starting",
+    "attempt": {
+        "number": 1,
+        "rayClusterName": NAME,
+        "rayClusterUID": CLUSTER_UID,
+        "jobName": NAME,
+        "rayJobId": NAME,
+        "startTime": "2026-01-02T11:00:00Z",
+    },
+}
+RUNNING: Mapping[str, Any] = {
+    "phase": "Running",
+    "attempt": {**STARTING["attempt"], "jobUID": JOB_UID, "headPodUID": HEAD_UID, "headRestartCount": 0},
+}
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def some_notes(**changes: Any) -> Notes:
+    return replace(Notes(first_seen=NOW - timedelta(hours=1)), **changes)
+
+
+def a_container(name: str = "ray-head", **changes: Any) -> ContainerView:
+    return replace(ContainerView(name, ContainerState.RUNNING), **changes)
+
+
+def a_waiting(name: str, reason: str, message: str = "", **changes: Any) -> ContainerView:
+    return a_container(name, state=ContainerState.WAITING, reason=reason, message=message, **changes)
+
+
+def a_head(**changes: Any) -> PodView:
+    pod = PodView(
+        name=f"{NAME}-head-abcde",
+        uid=HEAD_UID,
+        component="head",
+        attempt=1,
+        phase="Running",
+        ip="10.0.0.7",
+        started_at=NOW - seconds(600),
+        containers=(a_container(),),
+    )
+    return replace(pod, **changes)
+
+
+def a_driver(message: TerminationMessage | str | None = None, code: int = 0, **changes: Any) -> PodView:
+    """A driver pod: running without a message, ended with one."""
+    pod = PodView(name=f"{NAME}-zzzzz", uid="driver-uid", component="driver", attempt=1, phase="Running")
+    if message is None:
+        return replace(pod, containers=(a_container("driver"),), **changes)
+    text = message if isinstance(message, str) else message.to_text()
+    ended = a_container("driver", state=ContainerState.TERMINATED, exit_code=code, message=text)
+    return replace(pod, phase="Failed" if code else "Succeeded", containers=(ended,), **changes)
+
+
+def a_cluster(**changes: Any) -> ClusterView:
+    return replace(ClusterView(NAME, CLUSTER_UID, head_ready=True), **changes)
+
+
+def a_job(**changes: Any) -> JobView:
+    return replace(JobView(NAME, JOB_UID, head_pod_uid=HEAD_UID, head_restarts=0), **changes)
+
+
+def a_new_world(run: TuningRun | None = None, **changes: Any) -> World:
+    """Nothing is made yet."""
+    return replace(World(now=NOW, run=run or a_run(), notes=some_notes()), **changes)
+
+
+def a_starting_world(**changes: Any) -> World:
+    """The children are made and recorded."""
+    world = World(
+        now=NOW,
+        run=a_run(status=STARTING),
+        notes=some_notes(config_made=True),
+        cluster=a_cluster(head_ready=False),
+        claim_found=True,
+        pods=(a_head(),),
+    )
+    return replace(world, **changes)
+
+
+def a_running_world(**changes: Any) -> World:
+    """The Job is made and recorded, its driver runs."""
+    world = a_starting_world(run=a_run(status=RUNNING), cluster=a_cluster(), job=a_job(), pods=(a_head(), a_driver()))
+    return replace(world, **changes)
+
+
+def some_progress(**changes: Any) -> Progress:
+    progress = Progress(
+        attempt=1,
+        step=3,
+        target_steps=12,
+        updated_at=NOW.timestamp() - 1,
+        eta_seconds=277.4,
+        values={"reward_mean": 0.4321, "policy_loss": 0.00012, "kl": 0.01},
+    )
+    return replace(progress, **changes)
