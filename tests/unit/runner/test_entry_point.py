@@ -1,0 +1,115 @@
+"""`python -m tuning_runner` before any engine: run.json, features, the log."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.runner.documents import DIRECTORY, REPOSITORY, a_run_document
+from tuning_contract.directory import RunDirectory
+from tuning_contract.result import RunResult
+from tuning_runner.__main__ import parse
+from tuning_runner.console import Tee
+from tuning_runner.episodes.errors import RunError
+from tuning_runner.resources import available_cpus
+
+
+def execute(root: Path, text: str) -> subprocess.CompletedProcess:
+    (root / "run.json").write_text(text)
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY / "operator"),
+        "TUNING_VOLUME": str(root),
+        "TUNING_RUN_DOCUMENT": str(root / "run.json"),
+        "TUNING_ATTEMPT": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "tuning_runner"], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_feature_that_this_runner_lacks_is_named_in_the_result(tmp_path):
+    document = json.loads(a_run_document().to_text()) | {"requires": ["trl", "telepathy"]}
+    process = execute(tmp_path, json.dumps(document))
+    result = RunResult.from_text((tmp_path / DIRECTORY / "result.json").read_text())
+    assert process.returncode == 10
+    assert (result.outcome, result.cause, result.attempt) == ("Failed", "ConfigInvalid", 1)
+    assert "lacks `telepathy`" in result.message
+    assert "telepathy" in process.stdout
+    assert "telepathy" in RunDirectory(tmp_path / DIRECTORY).runner_log(1).read_text()
+
+
+def test_an_engine_that_this_image_lacks_is_a_wrong_configuration(tmp_path):
+    document = json.loads(a_run_document().to_text())
+    document["engine"]["type"] = "Trinity"
+    assert execute(tmp_path, json.dumps(document)).returncode == 10
+    result = RunResult.from_text((tmp_path / DIRECTORY / "result.json").read_text())
+    assert (result.cause, result.message) == (
+        "ConfigInvalid",
+        "this image has no engine Trinity: use the runner image of that engine",
+    )
+
+
+def test_an_unreadable_run_json_ends_with_another_code_and_a_sentence(tmp_path):
+    process = execute(tmp_path, "{")
+    assert process.returncode == 20
+    assert "cannot" in process.stderr or "JSON" in process.stderr
+
+
+def test_an_unknown_key_of_run_json_is_refused_by_name():
+    document = json.loads(a_run_document().to_text()) | {"surprise": 1}
+    with pytest.raises(RunError, match="unknown keys: surprise"):
+        parse(json.dumps(document))
+
+
+def test_the_tee_writes_everything_to_the_file_and_to_the_old_output(tmp_path):
+    log = tmp_path / "logs" / "runner.log"
+    program = (
+        "import os, sys, pathlib, subprocess\n"
+        "from tuning_runner.console import Tee\n"
+        f"with Tee(pathlib.Path({str(log)!r})):\n"
+        "    print('from python'); sys.stderr.write('from stderr\\n')\n"
+        "    subprocess.run(['echo', 'from a child'])\n"
+        "    print('x' * 300000)\n"
+        "print('after')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "operator")}
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
+    )
+    text = log.read_text()
+    assert process.stdout == text + "after\n"
+    for part in ("from python", "from stderr", "from a child", "x" * 300000):
+        assert part in text
+
+
+def test_a_tee_continues_an_existing_log_without_repeating_it(tmp_path, capfd):
+    log = tmp_path / "runner.log"
+    log.write_text("earlier\n")
+    with Tee(log):
+        os.write(1, b"now\n")
+    assert log.read_text() == "earlier\nnow\n"
+    assert capfd.readouterr().out == "now\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("cpu.max", "150000 100000\n", 1),
+        ("cpu.max", "50000 100000\n", 1),
+        ("cpu.max", "max 100000\n", None),
+        ("cpu/cpu.cfs_quota_us", "100000\n", 1),
+        ("cpu/cpu.cfs_quota_us", "-1\n", None),
+        ("nothing", "", None),
+    ],
+)
+def test_the_number_of_threads_follows_the_containers_quota(tmp_path, file, text, expected):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    if file.startswith("cpu/"):
+        (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    allowed = len(os.sched_getaffinity(0))
+    assert available_cpus(tmp_path) == (allowed if expected is None else expected)
