@@ -23,7 +23,7 @@ from tuning_runner.transcripts import transcripts
 def a_turn(reply="5", question="2 + 3 =", finish="stop", history=()) -> Turn:
     messages = (*history, {"role": "user", "content": question})
     return Turn(
-        number=0, prompt_ids=(1,) * 10, completion_ids=(2,) * 4, logprobs=(-1.0,) * 4, finish=finish, seconds=0.1, 
+        number=0, prompt_ids=(1,) * 10, completion_ids=(2,) * 4, logprobs=(-1.0,) * 4, finish=finish, seconds=0.1,
         seed=1,
         sampling=Sampling(), messages=messages, reply={"role": "assistant", "content": reply}, stitched=False,
         drifted=False,
