@@ -1,0 +1,83 @@
+"""The sidecar's answers, good and bad."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from tests.unit.engine.worlds import some_progress
+from tuning_contract.result import RunResult
+from tuning_operator.cluster.sidecar import SidecarClient, Unreachable
+
+RESULT = RunResult("u", "d", 1, "Succeeded", 12, 12, 0.0)
+
+
+class Sidecar:
+    """Answers with what the test sets."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, web.Response] = {}
+        self.port = 0
+        self.headers: list[dict[str, str]] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.headers.append(dict(request.headers))
+        return self.answers.get(request.path, web.Response(status=404))
+
+
+@pytest.fixture
+async def sidecar() -> AsyncIterator[Sidecar]:
+    found = Sidecar()
+    application = web.Application()
+    application.router.add_get("/{path}", found.handle)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.port = runner.addresses[0][1]
+    yield found
+    await runner.cleanup()
+
+
+async def test_progress_and_result_are_read(sidecar: Sidecar) -> None:
+    sidecar.answers = {
+        "/progress": web.Response(text=some_progress().to_text()),
+        "/result": web.Response(text=RESULT.to_text()),
+    }
+    async with SidecarClient(sidecar.port) as client:
+        assert await client.progress("127.0.0.1") == some_progress()
+        assert await client.result("127.0.0.1") == RESULT
+
+
+async def test_no_result_yet_is_an_answer(sidecar: Sidecar) -> None:
+    async with SidecarClient(sidecar.port) as client:
+        assert await client.result("127.0.0.1") is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        web.Response(status=500),
+        web.Response(text="[]"),
+        web.Response(text="not json"),
+        web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}),
+    ],
+)
+async def test_an_odd_answer_is_no_answer(sidecar: Sidecar, answer: web.Response) -> None:
+    sidecar.answers = {"/progress": answer, "/result": answer}
+    async with SidecarClient(sidecar.port) as client:
+        with pytest.raises(Unreachable):
+            await client.progress("127.0.0.1")
+        with pytest.raises(Unreachable):
+            await client.result("127.0.0.1")
+
+
+async def test_nobody_there_is_no_answer() -> None:
+    async with SidecarClient(1) as client:
+        with pytest.raises(Unreachable):
+            await client.progress("127.0.0.1")
+
+
+async def test_no_credential_goes_to_a_pod(sidecar: Sidecar) -> None:
+    async with SidecarClient(sidecar.port) as client:
+        await client.result("127.0.0.1")
+    assert "Authorization" not in sidecar.headers[0]

@@ -1,0 +1,64 @@
+"""What is kept of watched objects, and what is made of odd ones."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import UID, a_run_object
+from tuning_operator.cluster import projections
+from tuning_operator.cluster.projections import Raw
+from tuning_operator.engine.world import ContainerState
+
+
+def an_object(**more: Any) -> dict[str, Any]:
+    return {"metadata": {"namespace": "ml", "name": "a", "uid": "u", "resourceVersion": "1"}, **more}
+
+
+@pytest.mark.parametrize(
+    "project", [projections.run, projections.cluster, projections.job, projections.pod, projections.claim]
+)
+@pytest.mark.parametrize(
+    "raw", [an_object(), an_object(spec=None, status=None), an_object(status={"conditions": None})]
+)
+def test_an_object_without_content_is_a_view_that_says_so(project: Any, raw: Raw) -> None:
+    assert project(raw) is not None
+
+
+def test_a_run_is_kept_without_what_nobody_reads() -> None:
+    raw = a_run_object()
+    raw["metadata"] |= {"managedFields": [{"big": "x" * 1000}], "annotations": {"a": "b" * 1000}}
+    view = projections.run(raw)
+    assert len(view.document) < 1000
+    assert view.parsed()["spec"] == raw["spec"]
+    assert view.uid == UID
+
+
+def test_a_cluster_is_ready_by_its_condition_and_never_by_its_state() -> None:
+    latched = an_object(status={"state": "ready", "readyWorkerReplicas": 2, "desiredWorkerReplicas": 2})
+    assert not projections.cluster(latched).ready
+    ready = an_object(status={"conditions": [{"type": "HeadPodReady", "status": "True"}], "desiredWorkerReplicas": 0})
+    assert projections.cluster(ready).ready
+
+
+def test_a_pod_shows_the_containers_own_reason() -> None:
+    waiting = {"name": "ray-head", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    waiting["lastState"] = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "message": "bye"}}
+    container = {"name": "ray-head", "resources": {"limits": {"memory": "8Gi", "nvidia.com/gpu": "2"}}}
+    labels = {"agenttuning.io/attempt": "1", "agenttuning.io/component": "head"}
+    raw = an_object(spec={"containers": [container]}, status={"phase": "Running", "containerStatuses": [waiting]})
+    raw["metadata"]["labels"] = labels
+    view = projections.pod(raw)
+    ray = view.container("ray-head")
+    assert ray is not None
+    assert (ray.state, ray.reason, ray.last_reason) == (ContainerState.WAITING, "CrashLoopBackOff", "OOMKilled")
+    assert (ray.memory_limit, ray.restarts, view.gpus, view.attempt) == ("8Gi", 2, 2, 1)
+
+
+def test_only_an_unschedulable_pod_has_the_schedulers_words() -> None:
+    def scheduled(status: str, reason: str) -> dict[str, Any]:
+        condition = {"type": "PodScheduled", "status": status, "reason": reason, "message": "0/1 nodes"}
+        return an_object(status={"conditions": [condition]})
+
+    assert projections.pod(scheduled("False", "Unschedulable")).unschedulable == "0/1 nodes"
+    assert projections.pod(scheduled("False", "SchedulingGated")).unschedulable == ""
+    assert projections.pod(scheduled("True", "")).unschedulable == ""
