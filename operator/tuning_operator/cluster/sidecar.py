@@ -4,6 +4,7 @@ Used by `progress` and `execute`. It has a session of its own, so that no creden
 pod. No answer is never an error: the run may be well.
 """
 
+import math
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,8 @@ from tuning_contract.result import RunResult
 
 CONNECTIONS = 16
 TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
+_HUGE = 1e11
+_LONGEST_PATH = 1000
 _LARGEST = 256 * 1024
 """A pod runs user code: what it sends is bounded."""
 
@@ -48,16 +51,16 @@ class SidecarClient:
         """How far the run is. Unreachable when there is no usable answer."""
         body = await self._get(address, "progress")
         try:
-            return Progress.from_text(body or b"")
-        except ValueError as error:
-            raise Unreachable(str(error)) from error
+            return _checked(Progress.from_text(body or b""))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise Unreachable(f"not a progress document: {error}") from error
 
     async def result(self, address: str) -> RunResult | None:
         """The run's result document; None when there is none yet. Unreachable when there is no usable answer."""
         body = await self._get(address, "result")
         try:
             return None if body is None else RunResult.from_text(body.decode())
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise Unreachable(str(error)) from error
 
     async def _get(self, address: str, path: str) -> bytes | None:
@@ -74,3 +77,19 @@ class SidecarClient:
                 return body
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+
+def _checked(progress: Progress) -> Progress:
+    """The same figures with the types that they promise; raises on anything else, for the pod runs user code."""
+    numbers = [progress.updated_at, progress.checkpoint_saved_at, progress.eta_seconds or 0.0]
+    numbers += [float(entry["mean"]) for entry in progress.evaluation] + list(progress.values.values())
+    if not all(isinstance(value, int | float) and math.isfinite(value) and abs(value) < _HUGE for value in numbers):
+        raise ValueError("a figure is no finite number")
+    steps = [progress.attempt, progress.step, progress.target_steps, progress.checkpoint_step]
+    steps += [entry["step"] for entry in progress.evaluation]
+    if not all(isinstance(step, int) and 0 <= step < _HUGE for step in steps):
+        raise ValueError("a step is no count")
+    texts = [progress.checkpoint_path, *(entry["dataset"] for entry in progress.evaluation)]
+    if not all(isinstance(text, str) and len(text) < _LONGEST_PATH for text in texts):
+        raise ValueError("a name is no short text")
+    return progress

@@ -67,9 +67,14 @@ def loss_of(world: World) -> str:
         return f"RayCluster {attempt.ray_cluster_name} was deleted"
     if world.cluster is not None and world.cluster.deleting:
         return f"RayCluster {world.cluster.name} is being deleted"
-    uid = (world.job.head_pod_uid if world.job else "") or attempt.head_pod_uid or ""
+    uid = recorded_head(world)
     restarts = world.job.head_restarts if world.job and world.job.head_pod_uid else attempt.head_restart_count
     return _loss_of_head(world, uid, restarts or 0) if uid else ""
+
+
+def recorded_head(world: World) -> str:
+    """UID of the head for which the Job was made; empty before."""
+    return (world.job.head_pod_uid if world.job else "") or world.run.status.attempt.head_pod_uid or ""
 
 
 def _loss_of_head(world: World, uid: str, restarts: int) -> str:

@@ -59,6 +59,10 @@ async def test_no_result_yet_is_an_answer(sidecar: Sidecar) -> None:
         web.Response(status=500),
         web.Response(text="[]"),
         web.Response(text="not json"),
+        web.Response(text='{"attempt": 1, "step": "three"}'),
+        web.Response(text='{"attempt": 1, "values": {"reward_mean": "much"}}'),
+        web.Response(text='{"attempt": 1, "updated_at": 1e300}'),
+        web.Response(text='{"attempt": 1, "evaluation": [{"dataset": "a"}]}'),
         web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}),
     ],
 )

@@ -223,6 +223,19 @@ def test_a_trouble_that_is_over_is_taken_back_after_ten_seconds() -> None:
     assert later.patch["reason"] == "Creating"
 
 
+def test_the_third_head_that_ends_before_it_was_ready_is_the_last() -> None:
+    dead = a_container(state=ContainerState.TERMINATED, exit_code=1, reason="Error", message="no such option: --ray")
+    heads = tuple(a_head(uid=f"head-{n}", phase="Failed", containers=(dead,)) for n in range(3))
+    world = a_starting_world(pods=(), notes=some_notes(config_made=True, departed=heads[:2]))
+    todo = planned(world).status
+    assert todo is None or todo.patch.get("phase") != "Failed"
+    world = replace(world, notes=replace(world.notes, departed=heads))
+    write = planned(world).status
+    assert write is not None
+    assert (write.patch["phase"], write.patch["reason"]) == ("Failed", "HeadLost")
+    assert "no such option: --ray" in write.patch["message"]
+
+
 def test_a_container_that_is_only_being_made_is_no_trouble() -> None:
     pod = a_head(phase="Pending", containers=(a_waiting("ray-head", "ContainerCreating"),))
     world = a_starting_world(pods=(pod,), notes=some_notes(config_made=True, since={"trouble": NOW - seconds(1000)}))

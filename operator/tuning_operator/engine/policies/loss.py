@@ -31,6 +31,8 @@ def decide(world: World, settings: Settings) -> Contribution | None:
 
 
 def _heads(world: World) -> list[PodView]:
-    """Every view of the attempt's heads, those that are gone included."""
+    """Every view of the head on which training began; of all heads if none of that one is left."""
     departed = [pod for pod in world.notes.departed if pod.attempt == world.attempt]
-    return [pod for pod in (*departed, *world.pods) if pod.component == "head"]
+    heads = [pod for pod in (*departed, *world.pods) if pod.component == "head"]
+    recorded = evidence.recorded_head(world)
+    return [pod for pod in heads if pod.uid == recorded] or heads

@@ -1,16 +1,29 @@
-"""Pods that cannot start: some troubles pass, others need somebody to act, and are given up after a while."""
+"""Pods that cannot start: some troubles pass, others need somebody to act, and are given up after a while.
+
+A head that ends before it was ready is made again by KubeRay, at once and for ever; so the third one is the last.
+"""
 
 from datetime import UTC, datetime, timedelta
 
 from tuning_operator.api.conditions import ConditionType, find
-from tuning_operator.engine import diagnosis, facts
+from tuning_operator.engine import diagnosis, evidence, facts
 from tuning_operator.engine.contribution import Contribution, Verdict
-from tuning_operator.engine.world import World
+from tuning_operator.engine.world import PodView, World
 from tuning_operator.settings import Settings
+
+HEADS = 3
+"""Heads that may end before the cluster was ready."""
 
 
 def decide(world: World, settings: Settings) -> Contribution | None:
-    """Fail a run whose pods have been in the same hopeless trouble for longer than the installation's patience."""
+    """Fail a run whose heads end one after the other, or whose pods are in hopeless trouble for too long."""
+    ended = _ended_heads(world)
+    if len({pod.uid for pod in ended}) >= HEADS:
+        cause, words = diagnosis.ended_by(ended, evidence.RAY_HEAD)
+        last = ended[-1].container(evidence.RAY_HEAD)
+        words = words or (f"{last.reason}: {last.message}".strip(": ") if last else "")
+        text = f"{HEADS} head pods ended before the cluster was ready: {words}"
+        return Contribution(verdict=Verdict(cause, text), final=True)
     trouble = diagnosis.trouble_of(world)
     if trouble is None or not trouble.hopeless:
         return None
@@ -20,6 +33,14 @@ def decide(world: World, settings: Settings) -> Contribution | None:
         return Contribution(due=deadline)
     seconds = int((world.now - began).total_seconds())
     return Contribution(verdict=Verdict(trouble.cause, f"{trouble.message} (for {seconds} s)"), final=True)
+
+
+def _ended_heads(world: World) -> list[PodView]:
+    """Heads that ended by themselves before training began, oldest first."""
+    if world.job is not None or world.run.status.attempt.job_uid:
+        return []
+    pods = [pod for pod in (*world.notes.departed, *world.pods) if pod.attempt == world.attempt]
+    return [pod for pod in pods if pod.component == "head" and pod.phase == "Failed"]
 
 
 def _shown_since(world: World, cause: str) -> datetime:
