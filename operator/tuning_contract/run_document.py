@@ -5,6 +5,7 @@ and sidecar parse it (`from_text`) into frozen values. JSON keys are the API's c
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -231,10 +232,16 @@ def _from_json(kind: Any, value: Any, where: str) -> Any:
     return value
 
 
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Resolving annotations takes far longer than reading a document."""
+    return typing.get_type_hints(kind)
+
+
 def _object_from_json(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be an object, not {value!r}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     items = {_camel(item.name): item for item in dataclasses.fields(kind)}
     if unknown := sorted(set(value) - set(items)):
         raise ValueError(f"{where} has unknown keys: {', '.join(unknown)}")

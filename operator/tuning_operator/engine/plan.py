@@ -65,11 +65,13 @@ def plan(world: World, settings: Settings) -> Plan:
             if part.final:
                 break
     read = tuple(name for part in parts for name in part.read)
-    write, write_due = (None, None) if read else _status_write(world, parts)
+    create = tuple(child for part in parts for child in part.create)
+    # The status is worth composing when nothing has to be done before it.
+    write, write_due = (None, None) if read or create else _status_write(world, parts)
     return Plan(
         read=read,
         ask_result=any(part.ask_result for part in parts),
-        create=tuple(child for part in parts for child in part.create),
+        create=create,
         status=write,
         delete_cluster=any(part.delete_cluster for part in parts),
         due=min((due for due in (write_due, *(part.due for part in parts)) if due is not None), default=None),
