@@ -47,6 +47,8 @@ from tuning_runner.step_metrics import episode_values
 from tuning_runner.transcripts import transcripts
 
 _TRANSCRIPTS_EVERY = 3
+_DIGESTED_PARAMETERS = 200_000_000
+"""With more of them, the digest in a step's line would cost seconds."""
 _COUNTERS = "counters.json"
 
 
@@ -289,11 +291,13 @@ class TRLEngine:
 
     def _report(self, step: int, values: Mapping[str, float], results: Sequence[EpisodeResult]) -> None:
         kl = f", kl {values['kl']:.4f}" if "kl" in values else ""
+        digest = ""
+        if self._learner.trainable_parameters <= _DIGESTED_PARAMETERS:
+            digest = f", weights sha256 {self._learner.weights_digest()[:16]}"
         say(
             f"step {step}/{self._target_steps}: reward {values['reward_mean']:.3f}, "
             f"loss {values['policy_loss']:+.4f}{kl}, {values['step_seconds']:.1f} s "
-            f"(rollout {values['rollout_seconds']:.1f}, update {values['update_seconds']:.1f}), "
-            f"weights sha256 {self._learner.weights_digest()[:16]}"
+            f"(rollout {values['rollout_seconds']:.1f}, update {values['update_seconds']:.1f}){digest}"
         )
         if step % _TRANSCRIPTS_EVERY == 1 or step == self._target_steps:
             for line in transcripts(results):

@@ -26,7 +26,10 @@ class BatchLimits:
     tokens: int = 1 << 18
     """Prompt and response tokens of all rows, padding included: bounds the cache."""
     quiet_seconds: float = 0.03
-    """A batch that waits for more requests starts after so long without a new one."""
+    """A batch that waits for more requests starts after so long without a new one, or after a tenth of the time that
+    the last batch took if that is longer: on busy cores the requests of one turn trickle in, and a small batch costs
+    nearly as much as a large one."""
+    longest_quiet_seconds: float = 0.5
 
 
 @dataclass
@@ -73,6 +76,7 @@ class BatchedPolicy:
         self._worker: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._usage = Usage()
+        self._last_seconds = 0.0
         self.failure: Exception | None = None
         """The newest failure of sampling itself: the episodes only see a ModelError."""
 
@@ -112,6 +116,7 @@ class BatchedPolicy:
                         entry.reply.set_exception(error)
                 continue
             seconds = time.perf_counter() - started
+            self._last_seconds = seconds
             self._count(replies, seconds)
             for entry, reply in zip(batch, replies, strict=True):
                 if not entry.reply.done():  # the client may have gone away
@@ -121,10 +126,12 @@ class BatchedPolicy:
         """Wait until every live episode has asked, the batch is full, or it has been quiet for a while."""
         if self._arrived is None:
             return
-        while len(self._pending) < min(self._limits.rows, max(self._expected(), 1)):
+        limits = self._limits
+        quiet = max(limits.quiet_seconds, min(self._last_seconds / 10, limits.longest_quiet_seconds))
+        while len(self._pending) < min(limits.rows, max(self._expected(), 1)):
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), self._limits.quiet_seconds)
+                await asyncio.wait_for(self._arrived.wait(), quiet)
             except TimeoutError:
                 return
 
