@@ -1,0 +1,157 @@
+"""The loop around the decisions: what an error makes of a key, and that no request is made twice."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.builders import UID, a_run_object, some_settings
+from tests.unit.cluster.caches import some_caches
+from tests.unit.cluster.server import FakeServer, a_status
+from tests.unit.engine.worlds import NOW
+from tuning_operator.api import meta
+from tuning_operator.cluster.announcer import Announcer
+from tuning_operator.cluster.client import ApiClient
+from tuning_operator.cluster.execute import Executor, Hands
+from tuning_operator.cluster.memory import Memory
+from tuning_operator.cluster.observe import Caches, Observer
+from tuning_operator.cluster.queue import Lane, WorkQueue
+from tuning_operator.cluster.sidecar import SidecarClient
+from tuning_operator.engine.plan import Plan
+from tuning_operator.engine.world import World
+from tuning_operator.reconcile import Reconciler
+from tuning_operator.settings import Settings
+from tuning_operator.telemetry import Telemetry
+
+
+class Desk:
+    """A reconciler whose copies are filled by hand, before a server that answers as told."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self.caches: Caches = some_caches()
+        self.queue, self.memory = WorkQueue(), Memory()
+        announcer = Announcer(client, "test")
+        hands = Hands(client, self.caches, self.memory, SidecarClient(), announcer, lambda: NOW)
+        observer = Observer(self.caches, self.memory)
+        executor = Executor(hands, some_settings())
+        self.reconciler = Reconciler(
+            self.queue, observer, executor, self.memory, Telemetry(), some_settings(), lambda: NOW
+        )
+
+    async def look(self, lane: Lane = Lane.CLEANUP) -> None:
+        """One pass of one worker over the run."""
+        self.queue.add(UID, lane)
+        task = asyncio.create_task(self.reconciler.work())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def a_child(kind: str, name: str, version: int = 5, run_uid: str = UID, **more: Any) -> web.Response:
+    labels = {meta.RUN_UID_LABEL: run_uid}
+    metadata = {
+        "namespace": "ml",
+        "name": name,
+        "uid": f"uid-{kind}",
+        "resourceVersion": str(version),
+        "labels": labels,
+    }
+    return web.json_response({"kind": kind, "metadata": metadata, **more})
+
+
+def paths(server: FakeServer) -> list[str]:
+    return [f"{request.method} {request.path.rpartition('/namespaces/ml/')[2]}" for request in server.requests]
+
+
+NAME = "math-agent-3f9a1c"
+
+
+def a_written_run() -> web.Response:
+    return web.json_response(a_run_object(metadata={"resourceVersion": "1001"}, status={"phase": "Starting"}))
+
+
+async def test_an_own_write_is_known_before_its_echo() -> None:
+    # The fifth answer would be for a request too many.
+    answers = [a_child("RayCluster", f"{NAME}-1"), a_child("ConfigMap", NAME), a_child("PersistentVolumeClaim", NAME)]
+    server = FakeServer(answers=[*answers, a_written_run()])
+    async with server.client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(a_run_object())
+        await desk.look()
+    assert paths(server)[:4] == [
+        "POST rayclusters",
+        "POST configmaps",
+        "POST persistentvolumeclaims",
+        "PATCH tuningruns/math-agent/status",
+    ]
+    assert server.bodies[3]["metadata"] == {"resourceVersion": "1000"}
+
+
+@pytest.mark.parametrize(
+    ("code", "delay"),
+    [
+        pytest.param(409, (0.1, 0.2), id="the status is newer: plan again soon"),
+        pytest.param(500, (0.1, 0.2), id="the server stumbles"),
+        pytest.param(403, (30, 40), id="no right to write the status"),
+    ],
+)
+async def test_a_refused_status_write_comes_again_later(code: int, delay: tuple[float, float]) -> None:
+    server = FakeServer(answers=[web.json_response(a_status(code), status=code)])
+    async with server.client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(a_run_object(engine={"type": "Trinity"}))
+        desk.queue.add(UID)
+        uid, lane = await desk.queue.get()
+        asked: list[float] = []
+        failed = desk.queue.failed
+        desk.queue.failed = lambda key, at_least=0.0: asked.append(failed(key, at_least)) or asked[-1]  # type: ignore[method-assign,func-returns-value]
+        await desk.reconciler._guarded(uid, lane)
+    assert delay[0] <= asked[0] <= delay[1]
+
+
+async def test_a_bug_is_logged_and_counted_and_its_key_comes_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(world: World, settings: Settings) -> Plan:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("tuning_operator.reconcile.plan", broken)
+    async with FakeServer().client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(a_run_object())
+        assert await desk.reconciler._guarded(UID, Lane.CLUSTER) == "bug"
+        assert desk.queue.deadlines == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_run_that_is_gone_is_forgotten() -> None:
+    async with FakeServer().client() as client:
+        desk = Desk(client)
+        desk.memory.of(UID, NOW)
+        desk.queue.set_deadline(UID, 60)
+        await desk.reconciler.reconcile(UID, Lane.CLUSTER)
+        assert desk.memory.peek(UID) is None
+        assert desk.queue.deadlines == 0
+
+
+async def test_a_spec_that_cannot_be_read_is_rejected_without_a_trace() -> None:
+    raw = a_run_object()
+    del raw["spec"]["algorithm"]
+    server = FakeServer(answers=[web.json_response(raw | {"metadata": raw["metadata"] | {"resourceVersion": "1001"}})])
+    async with server.client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(raw)
+        assert await desk.reconciler._guarded(UID, Lane.CLUSTER) == "ok"
+    assert server.bodies[0]["status"]["phase"] == "Rejected"
+    assert "algorithm" in server.bodies[0]["status"]["message"]
+
+
+async def test_under_load_a_write_of_a_slow_lane_waits_for_the_fast_ones() -> None:
+    async with FakeServer().client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(a_run_object(engine={"type": "Trinity"}))
+        desk.queue.add("another run", Lane.CLUSTER)
+        await desk.reconciler.reconcile(UID, Lane.CLUSTER)
+        assert await desk.queue.get() == ("another run", Lane.CLUSTER)
+        assert await desk.queue.get() == (UID, Lane.STATUS)
