@@ -32,6 +32,7 @@ MANAGER, SCHEDULER = "kube-controller-manager", "kube-scheduler"
 MANAGER_PORT, SCHEDULER_PORT = 20257, 20259
 NODE_SECONDS, ADDON_SECONDS = 120, 120
 LOOPBACK = "127.0.0.1"
+OWNER = Path(host.VOLATILE, "owner")
 NODE_NEEDS = (node.KUBELET, node.CONTAINERD, API_SERVER, ETCD, MANAGER, SCHEDULER, node.HOLDER)
 ADDON_NEEDS = (node.PROXY, *NODE_NEEDS)
 PROCESSES = (*ADDON_NEEDS, addons.PROVISIONER, addons.PROMETHEUS)
@@ -209,7 +210,7 @@ class FullCluster:
         for name in (node.KUBELET, node.PROXY):
             self.processes.stop(name)
         if self._host_record.exists():
-            HostState.load(self._host_record).end_containers()
+            HostState.load(self._host_record).kill_containers()
         self.node.stop()
         self.processes.sweep(keep_recorded=True)
 
@@ -224,12 +225,16 @@ class FullCluster:
         record.write_text(json.dumps(identity))
 
     def _take_host(self) -> None:
-        """Record how the host is, before anything changes it."""
-        if self._host_record.exists():
-            return
-        if host.foreign_containers():
-            raise UnavailableError("another Kubernetes node runs on this machine: its containers' cgroups are in use")
-        HostState.now().save(self._host_record)
+        """Record how the host is before anything changes it, and that this cluster has it."""
+        if not self._host_record.exists():
+            other = _owner()
+            if other and other != self.state and Processes(other).strays():
+                raise UnavailableError(f"a full cluster with its state in {other} runs on this machine already")
+            if host.foreign_containers():
+                raise UnavailableError("another Kubernetes node runs on this machine: its cgroups are in use")
+            HostState.now().save(self._host_record)
+        OWNER.parent.mkdir(exist_ok=True)
+        OWNER.write_text(str(self.state))
 
     @property
     def _host_record(self) -> Path:
@@ -269,6 +274,11 @@ class FullCluster:
                 say("         waiting for another `up` or `down` of this cluster")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+
+def _owner() -> Path | None:
+    """Return the state folder of the cluster that this machine runs, or ran until it was switched off."""
+    return Path(OWNER.read_text()) if OWNER.exists() else None
 
 
 def require_machine() -> None:

@@ -5,6 +5,7 @@ chains and a few folders at fixed places. Only what was not there before is remo
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from os import kill
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError
@@ -26,10 +26,12 @@ SYSCTLS = (
     "vm.overcommit_memory",
     "vm.panic_on_oom",
 )
+# Sockets have short names only, so what is volatile lies here and not below the state folder.
+VOLATILE = "/run/agent-tuning"
 # Fixed places that the runtime, its plugins and the kubelet write to, whatever they are told.
 FOLDERS = (
     "/opt/containerd",
-    "/run/agent-tuning",
+    VOLATILE,
     "/run/containerd",
     "/run/netns",
     "/run/runc",
@@ -58,7 +60,7 @@ class HostState:
         """Take down how the host is at this moment."""
         return cls(
             sysctls={name: value for name in SYSCTLS if (value := _sysctl(name)) is not None},
-            folders=[folder for folder in FOLDERS if Path(folder).exists()],
+            folders=[folder for folder in FOLDERS if folder != VOLATILE and Path(folder).exists()],
             cgroups=[str(path) for path in _cgroups()],
             filter_tables=_filter_tables(),
         )
@@ -77,7 +79,7 @@ class HostState:
     def restore(self) -> None:
         """Put the host back; every part is tried, and the first failure is raised at the end."""
         failures = []
-        parts = (self.end_containers, remove_bridge, self._clean_filters, self._remove_folders, self._restore_sysctls)
+        parts = (self._remove_cgroups, remove_bridge, self._clean_filters, self._remove_folders, self._restore_sysctls)
         for part in parts:
             try:
                 part()
@@ -86,21 +88,31 @@ class HostState:
         if failures:
             raise ClusterError("the host is not as it was before:\n" + "\n".join(failures))
 
-    def end_containers(self) -> None:
-        """Kill what still runs in our cgroups, and remove these."""
+    def kill_containers(self) -> None:
+        """Kill what runs in cgroups that were not there before; the kubelet must not run, or it would start more."""
         end = time.monotonic() + KILL_SECONDS
-        ours = [path for path in _cgroups() if str(path) not in self.cgroups]
-        while pids := [pid for path in ours for pid in _members(path)]:
+        while pids := [pid for path in self._new_cgroups() for pid in _members(path)]:
             if time.monotonic() > end:
                 raise ClusterError(f"processes in containers do not end: {pids}")
             for pid in pids:
                 with suppress(ProcessLookupError):
-                    kill(pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
-        for path in ours:
-            for folder in sorted((p for p in path.rglob("*") if p.is_dir()), reverse=True):
-                _remove_cgroup(folder)
-            _remove_cgroup(path)
+
+    def _remove_cgroups(self) -> None:
+        end = time.monotonic() + KILL_SECONDS
+        while left := self._new_cgroups():
+            self.kill_containers()
+            for path in left:
+                for folder, _, _ in os.walk(path, topdown=False):
+                    with suppress(OSError):  # the kernel takes a moment to let go of the last process
+                        Path(folder).rmdir()
+            if time.monotonic() > end:
+                raise ClusterError(f"cgroups cannot be removed: {left}")
+            time.sleep(0.02)
+
+    def _new_cgroups(self) -> list[Path]:
+        return [path for path in _cgroups() if str(path) not in self.cgroups]
 
     def _clean_filters(self) -> None:
         for command in ("iptables", "ip6tables"):
@@ -140,21 +152,9 @@ def _cgroups() -> list[Path]:
 
 
 def _members(cgroup: Path) -> Iterator[int]:
-    for path in cgroup.rglob("cgroup.procs"):
-        with suppress(OSError):
-            yield from (int(pid) for pid in path.read_text().split())
-
-
-def _remove_cgroup(path: Path) -> None:
-    for _ in range(50):  # the kernel takes a moment to let go of the last process
-        with suppress(FileNotFoundError):
-            try:
-                path.rmdir()
-            except OSError:
-                time.sleep(0.02)
-                continue
-        return
-    raise ClusterError(f"{path} cannot be removed")
+    for folder, _, _ in os.walk(cgroup):
+        with suppress(OSError):  # it may vanish while we look
+            yield from (int(pid) for pid in Path(folder, "cgroup.procs").read_text().split())
 
 
 def _remove_chains(command: str, table: str) -> None:

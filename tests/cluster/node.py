@@ -17,16 +17,14 @@ from tests.cluster import binaries
 from tests.cluster.archive import StaticImage
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.errors import ClusterError
-from tests.cluster.host import BRIDGE
+from tests.cluster.host import BRIDGE, VOLATILE
 from tests.cluster.processes import Processes
 
 NODE = "node1"
 POD_NETWORK = "10.88.81.0/24"
 DNS_ADDRESS = "10.97.0.10"
 DOMAIN = "cluster.local"
-# Sockets have short names only, so what is volatile lies here and not below the state folder.
-VOLATILE = Path("/run/agent-tuning")
-SOCKET = VOLATILE / "containerd.sock"
+SOCKET = Path(VOLATILE, "containerd.sock")
 PAUSE_IMAGE = "localhost/pause:1"
 BUSYBOX_IMAGE = "localhost/busybox:1"
 HOLDER, CONTAINERD, KUBELET, PROXY = "mount-namespace", "containerd", "kubelet", "kube-proxy"
@@ -56,7 +54,7 @@ class Node:
         """Write certificates and configuration files."""
         for folder in ("conf", "cni", "podlogs", "volume-plugins"):
             (self.state / folder).mkdir(parents=True, exist_ok=True)
-        VOLATILE.mkdir(exist_ok=True)
+        SOCKET.parent.mkdir(exist_ok=True)
         self.image_root.mkdir(parents=True, exist_ok=True)
         address = self.plane.address.node
         self.plane.authority.server("kubelet-server", NODE, [f"DNS:{NODE}", f"IP:{address}", "IP:127.0.0.1"])
@@ -78,6 +76,8 @@ class Node:
     def start_runtime(self) -> None:
         """Start containerd in a mount namespace of its own; pods of an earlier cluster are removed."""
         holder = self.processes.start(HOLDER, ["unshare", "--mount", "--propagation", "shared", "sleep", "infinity"])
+        # Until it has become `sleep`, its namespace is still the host's.
+        self.processes.wait("the mount namespace", lambda: _command_name(holder) == "sleep", 10, (HOLDER,))
         settings = self.state / "conf" / "containerd.toml"
         self.processes.start(CONTAINERD, ["containerd", "--config", str(settings)], namespace_of=holder)
         self.processes.wait("containerd", self._ctr_works, 60, (HOLDER, CONTAINERD))
@@ -257,6 +257,13 @@ def own_images() -> list[StaticImage]:
         StaticImage(PAUSE_IMAGE, {"/pause": pause}, ["/pause"], user="65535"),
         StaticImage(BUSYBOX_IMAGE, {"/bin/busybox": binaries.busybox() / "busybox"}, ["/bin/sh"], links),
     ]
+
+
+def _command_name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _run(command: Sequence[str], seconds: float) -> str:
