@@ -99,7 +99,7 @@ def _refuse(text: str, attempt: int, directory: RunDirectory, problem: str) -> i
     from tuning_runner.outcome import write_refusal
 
     say(f"failed: {Cause.CONFIG_INVALID.value}: {problem}")
-    write_refusal(directory, json.loads(text), attempt, problem)
+    write_refusal(directory, text, attempt, problem)
     return EXIT_FAILED
 
 

@@ -5,12 +5,13 @@ can act on (their own exception's text) stands first.
 """
 
 import errno
+import hashlib
+import json
 import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tuning_contract.causes import Cause
 from tuning_contract.checkpoint import complete_checkpoints, write_atomically
@@ -103,12 +104,16 @@ def _relative(directory: RunDirectory, run: RunDocument, path: Path) -> str:
     return f"{run.checkpoint.directory}/{path.relative_to(directory.root)}"
 
 
-def write_refusal(directory: RunDirectory, document: Mapping[str, Any], attempt: int, problem: str) -> None:
+def write_refusal(directory: RunDirectory, text: str, attempt: int, problem: str) -> None:
     """The result of a run.json that this runner cannot read: ConfigInvalid, with what can be known of the run."""
-    run = document.get("run")
+    run = json.loads(text).get("run")
+    try:
+        digest = RunDocument.from_text(text).digest
+    except ValueError:
+        digest = hashlib.sha256(text.encode()).hexdigest()  # the operator writes the canonical text
     result = RunResult(
         run_uid=str(run.get("uid", "")) if isinstance(run, Mapping) else "",
-        run_digest="",
+        run_digest=digest,
         attempt=attempt,
         outcome=FAILED,
         step=0,

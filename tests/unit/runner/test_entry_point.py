@@ -11,6 +11,7 @@ import pytest
 from tests.unit.runner.documents import DIRECTORY, REPOSITORY, a_run_document
 from tuning_contract.directory import RunDirectory
 from tuning_contract.result import RunResult
+from tuning_contract.run_document import RunDocument
 from tuning_runner.__main__ import parse
 from tuning_runner.console import Tee
 from tuning_runner.episodes.errors import RunError
@@ -37,6 +38,7 @@ def test_a_feature_that_this_runner_lacks_is_named_in_the_result(tmp_path):
     assert process.returncode == 10
     assert (result.outcome, result.cause, result.attempt) == ("Failed", "ConfigInvalid", 1)
     assert "lacks `telepathy`" in result.message
+    assert result.run_digest == RunDocument.from_text(json.dumps(document)).digest
     assert "telepathy" in process.stdout
     assert "telepathy" in RunDirectory(tmp_path / DIRECTORY).runner_log(1).read_text()
 
