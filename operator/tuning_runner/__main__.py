@@ -46,7 +46,11 @@ def main() -> int:
             return _refuse(text, attempt, directory, problem)
         cpus = prepare_environment()
         say(f"run {run.run.namespace}/{run.run.name}, attempt {attempt}, contract {VERSION}, {cpus} CPUs")
-        return Attempt(run, attempt, directory, make_engine).execute()
+        try:
+            return Attempt(run, attempt, directory, make_engine).execute()
+        except SystemExit:
+            say("stopped by a signal: no result is written")
+            raise
 
 
 def parse(text: str) -> RunDocument:

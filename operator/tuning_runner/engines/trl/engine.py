@@ -41,7 +41,7 @@ from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.episodes.record import EVALUATION_PREFIX
 from tuning_runner.evaluation import Evaluation, evaluate_records
-from tuning_runner.groups import assign, step_failure
+from tuning_runner.groups import assign, is_scored, step_failure
 from tuning_runner.preflight import check_dry_episodes, dry_batch, require_free_space
 from tuning_runner.step_metrics import episode_values
 from tuning_runner.transcripts import transcripts
@@ -229,8 +229,11 @@ class TRLEngine:
         except RunError as error:
             journal.append(self._inputs.directory.episodes(batch.step), error.records)
             raise
-        if isinstance(policy.failure, torch.OutOfMemoryError | MemoryError):
-            raise policy.failure
+        if policy.failure is not None:
+            # The episodes only saw a failed model; a lack of memory, or a step without any score, has its cause here.
+            nothing_scored = not any(is_scored(result.record) for result in results)
+            if nothing_scored or isinstance(policy.failure, torch.OutOfMemoryError | MemoryError):
+                raise policy.failure
         return results
 
     def _evaluate(self, held: Held) -> Evaluation:
