@@ -140,6 +140,16 @@ class OperatorProcess:
                 found[event["verb"], "/".join(filter(None, (about["resource"], about.get("subresource"))))] += 1
         return found
 
+    def refused(self, namespace: str) -> list[str]:
+        """Its requests about one namespace that the server refused, with verb, resource and code."""
+        return [
+            f"{event['verb']} {event['objectRef']['resource']}: {event['responseStatus']['code']}"
+            for event in self.plane.audit_events(self.user)
+            if (event.get("objectRef") or {}).get("namespace") == namespace
+            and event["stage"] == "ResponseComplete"
+            and event["responseStatus"]["code"] >= 400
+        ]
+
     def writes(self, namespace: str) -> Counter[tuple[str, str]]:
         """Its writes in one namespace without Events, which are counted apart."""
         found = self.requests(namespace)

@@ -33,7 +33,7 @@ def test_a_run_to_its_success_costs_seven_writes_one_delete_and_no_read(
     assert stage.children(JOBS), "the Job stays, with the training log"
     assert stage.children(CLAIMS)
     # One more pass of everything must not bring another request.
-    wait_for("two Events", lambda: operator.requests(stage.namespace)["create", "events"] >= 1)
+    wait_for("the Event of success", lambda: operator.requests(stage.namespace)["create", "events"] >= 1)
     assert operator.writes(stage.namespace) == Counter(
         {
             ("create", "rayclusters"): 1,
@@ -46,6 +46,7 @@ def test_a_run_to_its_success_costs_seven_writes_one_delete_and_no_read(
     )
     assert not operator.reads(stage.namespace)
     assert operator.requests(stage.namespace)["create", "events"] <= 3
+    assert not operator.refused(stage.namespace)
 
 
 def test_the_children_are_made_in_the_order_of_their_lanes(operator: OperatorProcess, stage: Stage) -> None:

@@ -23,7 +23,7 @@ QUIET_SECONDS = 70.0
 """A server sends a bookmark every minute, so a watch that is silent for longer is dead."""
 MISSING_KIND_SECONDS = 10.0
 FIRST_DELAY = 0.1
-LONGEST_DELAY = 30.0
+LONGEST_DELAY = 10.0
 
 Raw = Mapping[str, Any]
 Place = tuple[str, str]
