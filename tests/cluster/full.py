@@ -70,6 +70,7 @@ class FullCluster:
             if self.faults() == []:
                 say("the cluster is up")
                 return
+            self._require_free_host()
             self.build()
             with step("cluster up"):
                 self._start()
@@ -224,14 +225,19 @@ class FullCluster:
         self.state.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(identity))
 
+    def _require_free_host(self) -> None:
+        """Raise UnavailableError when this machine runs another cluster, of ours or of anybody."""
+        if self._host_record.exists():
+            return
+        other = _owner()
+        if other and other != self.state and Processes(other).strays():
+            raise UnavailableError(f"a full cluster with its state in {other} runs on this machine already")
+        if host.foreign_containers():
+            raise UnavailableError("another Kubernetes node runs on this machine: its cgroups are in use")
+
     def _take_host(self) -> None:
         """Record how the host is before anything changes it, and that this cluster has it."""
         if not self._host_record.exists():
-            other = _owner()
-            if other and other != self.state and Processes(other).strays():
-                raise UnavailableError(f"a full cluster with its state in {other} runs on this machine already")
-            if host.foreign_containers():
-                raise UnavailableError("another Kubernetes node runs on this machine: its cgroups are in use")
             HostState.now().save(self._host_record)
         OWNER.parent.mkdir(exist_ok=True)
         OWNER.write_text(str(self.state))

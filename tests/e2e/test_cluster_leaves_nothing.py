@@ -137,7 +137,7 @@ def test_stopping_leaves_the_host_as_it_was(fresh: FullCluster) -> None:
     assert_nothing_is_left(fresh, before)
 
 
-@pytest.mark.parametrize("names", [("containerd",), ("kubelet", node.HOLDER, "etcd"), PROCESSES])
+@pytest.mark.parametrize("names", [("kubelet", node.HOLDER, "etcd"), PROCESSES])
 def test_stopping_leaves_nothing_after_processes_were_killed(fresh: FullCluster, names: tuple[str, ...]) -> None:
     before = traces()
     fresh.up()
@@ -147,7 +147,7 @@ def test_stopping_leaves_nothing_after_processes_were_killed(fresh: FullCluster,
     assert_nothing_is_left(fresh, before)
 
 
-@pytest.mark.parametrize("names", [("containerd", "kubelet"), ("kube-apiserver", "etcd"), PROCESSES])
+@pytest.mark.parametrize("names", [("containerd", "kubelet"), PROCESSES])
 def test_starting_again_repairs_what_was_killed_and_keeps_the_objects(
     fresh: FullCluster, names: tuple[str, ...]
 ) -> None:
