@@ -130,7 +130,9 @@ def _status_write(world: World, parts: list[Contribution]) -> tuple[StatusWrite 
             return None, ready
     if not _is_over(world):
         new = new.model_copy(update={"usage": figures.usage_of(world)})
-    patch = merge_patch(old.to_object(), new.to_object())
+    # What the server holds, without the defaults that reading it has filled in.
+    held = old.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    patch = merge_patch(held, new.to_object())
     if not patch:
         return None, None
     return StatusWrite(patch, announcements.between(old, new)), None
