@@ -48,6 +48,8 @@ class Chassis:
             clusterwide=not namespace,
             namespaces=[namespace] if namespace else [],
             standalone=True,
+            # kopf would ask the system for its user's name, and the user of a pod has none.
+            identity="agent-tuning-operator",
             stop_flag=self.stop,
         )
         if self.failure is not None:
