@@ -1,3 +1,5 @@
+"""A real Prometheus that takes remote writes, shared by the tests of the sidecar."""
+
 import os
 from collections.abc import Iterator
 from pathlib import Path
