@@ -19,8 +19,8 @@ from tuning_operator.cluster.client import ApiClient, Selection
 PAGE = 50
 """Objects of one page. Parsing a large page takes memory that is not given back: 500 cost 35 MiB more than 50."""
 WATCH_SECONDS = 300
-QUIET_SECONDS = 70.0
-"""A server sends a bookmark every minute, so a watch that is silent for longer is dead."""
+QUIET_SECONDS = 90.0
+"""A server sends a bookmark every 60 to 75 seconds, so a watch that is silent for longer is dead."""
 MISSING_KIND_SECONDS = 10.0
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 10.0
