@@ -118,10 +118,19 @@ def build_images(*names: str) -> dict[str, str]:
 def install_operator(cluster: Cluster, images: Mapping[str, str]) -> None:
     """Install or upgrade the chart and wait until the operator's pod is ready."""
     cluster.ensure_namespace(OPERATOR_NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"})
+    _drop_interrupted_release(cluster)
     values = {"images.operator": images["operator"], "images.runner": images["runner-trl"]}
     options = [option for key, value in values.items() for option in ("--set", f"{key}={value}")]
     place = ["--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "180s"]
     cluster.helm("upgrade", "--install", "agent-tuning-operator", str(CHART), *place, *options)
+
+
+def _drop_interrupted_release(cluster: Cluster) -> None:
+    """Uninstall a release whose installation was interrupted: helm refuses to touch it otherwise."""
+    place = ["--namespace", OPERATOR_NAMESPACE]
+    releases = json.loads(cluster.helm("list", "--pending", "-o", "json", *place))
+    for release in releases:
+        cluster.helm("uninstall", release["name"], *place)
 
 
 def sample(name: str, image: str) -> list[Object]:

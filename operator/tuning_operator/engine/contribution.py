@@ -53,7 +53,11 @@ class Contribution:
     """The policies behind this one are not asked."""
 
 
-def condition(kind: ConditionType, status: bool | None, reason: str, message: str = "") -> Condition:
+NOTHING_WRONG = "nothing is known to be wrong"
+"""Message of a condition Degraded that is False."""
+
+
+def condition(kind: ConditionType, status: bool | None, reason: str, message: str) -> Condition:
     """A condition without its times; None is Unknown."""
     value = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[status]
     return Condition(type=kind, status=value, reason=reason, message=cut(message, 1024))

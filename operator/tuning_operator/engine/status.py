@@ -20,7 +20,7 @@ from tuning_operator.api.conditions import (
 from tuning_operator.api.v1alpha1_status import AttemptRecord, AttemptStatus, TuningRunStatus
 from tuning_operator.desired import names
 from tuning_operator.engine import evidence, figures
-from tuning_operator.engine.contribution import Contribution, Verdict, condition, cut
+from tuning_operator.engine.contribution import NOTHING_WRONG, Contribution, Verdict, condition, cut
 from tuning_operator.engine.policies.children import missing
 from tuning_operator.engine.world import ContainerState, Reachability, World
 
@@ -104,7 +104,8 @@ def _message(world: World, phase: Phase, verdict: Verdict | None) -> str:
 
 def _conditions(world: World, verdict: Verdict | None) -> list[Condition]:
     ended = verdict is not None
-    finished = condition(ConditionType.FINISHED, ended, _result_reason(verdict), verdict.message if verdict else "")
+    outcome = verdict.message if verdict else "the run is in progress"
+    finished = condition(ConditionType.FINISHED, ended, _result_reason(verdict), outcome)
     success = None if verdict is None else verdict.succeeded
     complaint = verdict.complaint if verdict else ""
     return [
@@ -117,11 +118,11 @@ def _conditions(world: World, verdict: Verdict | None) -> list[Condition]:
             ConditionType.DEGRADED,
             bool(complaint),
             Reason.DRIVER_EXIT if complaint else Reason.AS_EXPECTED,
-            complaint,
+            complaint or NOTHING_WRONG,
         ),
-        condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
+        condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED, "nobody has suspended the run"),
         finished,
-        condition(ConditionType.SUCCEEDED, success, _result_reason(verdict), verdict.message if verdict else ""),
+        condition(ConditionType.SUCCEEDED, success, _result_reason(verdict), outcome),
     ]
 
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from tuning_operator.api.conditions import ConditionType, Reason, find, is_true
-from tuning_operator.engine.contribution import Contribution, condition
+from tuning_operator.engine.contribution import NOTHING_WRONG, Contribution, condition
 from tuning_operator.engine.world import World
 from tuning_operator.settings import Settings
 
@@ -33,4 +33,5 @@ def _given_back(world: World) -> Contribution:
         return Contribution(final=True)
     if not is_true(world.run.status.conditions, ConditionType.DEGRADED):
         return Contribution(final=True)
-    return Contribution(conditions=(condition(ConditionType.DEGRADED, False, Reason.AS_EXPECTED),), final=True)
+    fine = condition(ConditionType.DEGRADED, False, Reason.AS_EXPECTED, NOTHING_WRONG)
+    return Contribution(conditions=(fine,), final=True)

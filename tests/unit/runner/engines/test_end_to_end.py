@@ -83,7 +83,7 @@ def kill_when(process: subprocess.Popen, path: Path) -> None:
 def finished(tiny_model, tmp_path_factory) -> tuple[RunDocument, Volume]:
     """A run that was killed after step 12 and finished by its second attempt."""
     volume = Volume(tmp_path_factory.mktemp("volume"))
-    algorithm = an_algorithm(steps=STEPS, save_every_steps=4, learning_rate=2e-3)
+    algorithm = an_algorithm(steps=STEPS, save_every_steps=4, evaluate_every_steps=8, learning_rate=2e-3)
     run = a_run_document(tiny_model, algorithm=algorithm)
     kill_when(volume.start(run, attempt=1), volume.run.checkpoint(KILL_AFTER) / "COMPLETE")
     torn = volume.run.checkpoint(KILL_AFTER + 1)
@@ -142,9 +142,10 @@ def test_a_resumed_run_goes_on_with_numbering_and_schedule(finished):
         assert {line["policyVersion"] for line in trained} == {step - 1}
 
 
-def test_the_base_model_is_judged_once_over_both_attempts(finished):
+def test_the_base_model_is_judged_once_over_both_attempts_and_the_policy_at_its_intervals(finished):
     _, volume = finished
-    assert [(record.attempt, record.step) for record in volume.records(EVALUATION)] == [(1, 0), (2, STEPS)]
+    found = [(record.attempt, record.step) for record in volume.records(EVALUATION)]
+    assert found == [(1, 0), (1, 8), (2, 16), (2, STEPS)]
     assert all(record.values["episodes"] == 20 for record in volume.records(EVALUATION))
 
 
