@@ -136,6 +136,8 @@ def report(cluster: Cluster, run: Object) -> None:
         before, after = entry.get("baseline", {}), entry.get("last", {})
         say(f"held out ({entry['dataset']}): {before.get('mean')} at step {before.get('step')}"
             f" -> {after.get('mean')} at step {after.get('step')}   [{MODEL_NOTE}]")  # fmt: skip
+    for line in judged(cluster, name):
+        say(line)
     for line in timeline(cluster, run, pods_gone(cluster, name)):
         say(line)
     checkpoint: dict[str, Any] = status.get("checkpoint", {})
@@ -146,6 +148,16 @@ def report(cluster: Cluster, run: Object) -> None:
     say(f'               tuningrun_reward_mean{{run="{name}"}}')
     say(f'               tuningrun_policy_loss{{run="{name}"}}')
     say("stop the cluster: make cluster-down")
+
+
+def judged(cluster: Cluster, name: str) -> list[str]:
+    """Means of what workflow and judge measured in the held-out episodes, before and after."""
+    selector = f'tuningrun_eval_judge_metric_mean{{run="{name}",namespace="{NAMESPACE}"}}'
+    lines = []
+    for entry in cluster.query("query", query=f"{selector}[2h]")["result"]:
+        values = [float(value) for _, value in sorted(entry["values"])]
+        lines.append(f"held out, {entry['metric']['metric']}: {values[0]:.3f} -> {values[-1]:.3f}")
+    return sorted(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
