@@ -10,7 +10,7 @@ UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON := .venv/bin/python
 SOURCES := operator tests images
 
-.PHONY: help setup fmt lint typecheck layers generate verify unit test cluster-up cluster-down images demo requirements
+.PHONY: help setup fmt lint typecheck layers generate verify unit test hygiene cluster-up cluster-down images demo requirements
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,9 @@ unit: setup ## The tests that need no cluster
 test: setup ## All tests, on a real Kubernetes that they start themselves
 	$(PYTHON) -m tests.cluster prepare || [ $$? -eq 5 ] # minutes on a fresh machine; 5: cannot run here, tests are skipped
 	$(PYTHON) -m pytest tests/unit tests/chart tests/integration tests/e2e
+
+hygiene: setup ## Opt-in, ten minutes: the cluster leaves nothing behind, whatever was killed
+	HOST_HYGIENE=1 $(PYTHON) -m pytest tests/e2e/test_cluster_leaves_nothing.py
 
 cluster-up: setup ## Start the local Kubernetes with KubeRay and Prometheus
 	$(PYTHON) -m tests.cluster up --profile full
