@@ -6,7 +6,7 @@ An infrastructure failure is never a reward.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuning_contract.outcomes import Outcome
@@ -18,6 +18,7 @@ STUCK = "stuck"
 """Status of an order whose worker was killed at its deadline."""
 DIED = "died"
 """Status of an order whose worker ended by itself."""
+_TEXT = 4000
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,14 @@ def after_judge(reply: Mapping[str, Any], ending: Ending) -> Ending | JudgeFailu
         return Ending(Outcome.JUDGE_ERROR, EpisodeError("judge", error["type"], error["text"]))
     problem = reward_problem(reply["reward"])
     return JudgeFailure(f"the judge returned {problem}") if problem else ending
+
+
+def ungraded(ending: Ending, failure: JudgeFailure) -> Ending:
+    """The end of a workflow that was cut off and whose judge could make nothing of the last reply: no reward."""
+    if ending.error is None:
+        return ending
+    text = f"{ending.error.text}; no grade for the last reply in place of a response: {failure.text}"
+    return replace(ending, error=replace(ending.error, text=text[:_TEXT]))
 
 
 def reward_problem(reward: Any) -> str:

@@ -179,8 +179,9 @@ class EpisodeRunner:
         if not self._pool.has_judge:
             return ending, {"reward": self._own_reward(reply, ending)}
         order: dict[str, Any] = {"task": dict(episode.task)}
-        if not reply.get("hasResponse") and ending.outcome is Outcome.LIMIT_REACHED:
-            # The workflow was cut off: what the policy said last is all there is to grade.
+        cut_off = not reply.get("hasResponse") and ending.outcome is Outcome.LIMIT_REACHED
+        if cut_off:
+            # What the policy said last is all there is to grade.
             order["response"] = _last_reply(session.turns())
         try:
             verdict = await lease.judge(order, self._settings.seconds)
@@ -189,6 +190,9 @@ class EpisodeRunner:
         except WorkerDied as error:
             verdict = {"status": outcomes.DIED, "text": str(error)}
         judged = outcomes.after_judge(verdict, ending)
+        if isinstance(judged, JudgeFailure) and cut_off:
+            # A judge of what the workflow really returns need not understand a bare text.
+            return outcomes.ungraded(ending, judged), {}
         if isinstance(judged, JudgeFailure):
             raise UserCodeError(f"episode {episode.identity}: {judged.text}")
         return judged, verdict

@@ -60,7 +60,9 @@ def step_failure(episodes: Sequence[FailedEpisode], max_failed_ratio: float) -> 
     own = [episode for episode in episodes if _is_the_agents_own(episode)]
     failed = [episode for episode in episodes if episode.outcome in INFRASTRUCTURE and episode not in own]
     if nothing_scored and len(own) >= len(failed):
-        return StepFailure(Cause.WORKFLOW_ERROR, _message("no episode of the step was scored", episodes, own))
+        return StepFailure(
+            Cause.WORKFLOW_ERROR, _message("no episode of the step was scored", episodes, own or episodes)
+        )
     ratio = failed_ratio(episodes)
     if nothing_scored or ratio > max_failed_ratio:
         summary = f"{ratio:.0%} of the step's episodes failed (maxFailedRatio {max_failed_ratio:g})"

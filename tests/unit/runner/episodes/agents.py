@@ -122,6 +122,18 @@ async def returns_object(task: Task, model: Any) -> WorkflowOutput:
     return WorkflowOutput(response=lambda: random.random())
 
 
+async def returns_steps(task: Task, model: Any) -> WorkflowOutput:
+    """A response with parts of its own, as the math agent's."""
+    reply = (await model([{"role": "user", "content": task["question"]}])).text
+    if task.get("does") == "sleep":
+        await asyncio.sleep(60)
+    return WorkflowOutput(response={"text": reply, "called": True})
+
+
+async def reads_steps(task: Task, response: dict[str, Any]) -> JudgeOutput:
+    return JudgeOutput(reward=float(response["text"] == task["answer"]))
+
+
 async def calls_response(task: Task, response: Any) -> JudgeOutput:
     return JudgeOutput(reward=response())
 

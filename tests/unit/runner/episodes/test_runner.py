@@ -21,6 +21,7 @@ from tuning_runner.episodes import journal
 from tuning_runner.episodes.batch import EpisodeResult
 from tuning_runner.episodes.errors import UserCodeError
 from tuning_runner.episodes.workers import Lease
+from tuning_runner.groups import assign
 
 
 def a_task(does: str = "answer", **fields: Any) -> dict[str, Any]:
@@ -114,6 +115,17 @@ async def test_an_episode_cut_off_by_its_limit_is_graded_on_the_last_reply() -> 
     assert len(results[2].turns) == 3
     assert results[2].record.error is not None
     assert results[2].record.error.type == "turn_limit"
+
+
+async def test_a_judge_that_cannot_read_a_bare_reply_leaves_the_cut_off_episode_without_a_reward() -> None:
+    async with a_bench("returns_steps", "reads_steps", seconds=0.5) as bench:
+        whole, cut_off = await bench.run([a_task(), a_task("sleep")])
+    assert (whole.record.outcome, whole.record.reward) == (Outcome.COMPLETED, 1.0)
+    assert (cut_off.record.outcome, cut_off.record.reward) == (Outcome.LIMIT_REACHED, None)
+    assert cut_off.record.error is not None
+    assert "reached limits.seconds; no grade for the last reply" in cut_off.record.error.text
+    assert "TypeError: string indices" in cut_off.record.error.text
+    assert assign([cut_off.record], min_group_size=1)[0].masked == "Unscored"
 
 
 async def test_a_blocking_call_to_the_model_delays_no_other_episode() -> None:
