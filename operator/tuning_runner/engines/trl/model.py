@@ -4,7 +4,6 @@ Called by `engine`. Nothing here reaches a network: all files come from the cont
 """
 
 import contextlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,6 @@ class LoadedModel:
     tokenizer: Any
     end_tokens: frozenset[int]
     """Ids that end a reply, by the model's generation settings and the tokenizer."""
-    stored_dtype: torch.dtype
-    """Of the weights on the disk; the tuned model is written in it."""
 
     @property
     def parameters(self) -> int:
@@ -70,7 +67,6 @@ def load_model(settings: ModelSettings, tokenizer: Any) -> LoadedModel:
     Raises:
         RunError: ConfigInvalid when the folder holds no causal language model.
     """
-    stored = json.loads((Path(settings.path) / "config.json").read_text(encoding="utf-8"))
     try:
         model = AutoModelForCausalLM.from_pretrained(settings.path, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -81,12 +77,10 @@ def load_model(settings: ModelSettings, tokenizer: Any) -> LoadedModel:
         raise RunError(Cause.CONFIG_INVALID, message)
     ends = model.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
-    name = str(stored.get("dtype") or stored.get("torch_dtype") or "float32")
     return LoadedModel(
         model=model.eval().to("cuda" if torch.cuda.is_available() else "cpu"),
         tokenizer=tokenizer,
         end_tokens=frozenset(int(end) for end in [*ends, tokenizer.eos_token_id] if end is not None),
-        stored_dtype=getattr(torch, name, torch.float32),
     )
 
 
@@ -110,8 +104,12 @@ def checkpoint_bytes(loaded: LoadedModel, lora: LoraSettings | None, keep_last: 
 
 
 def write_model(model: Any, loaded: LoadedModel, folder: Path) -> None:
-    """The whole model with tokenizer and chat template, as `from_pretrained` reads it."""
-    model.to(loaded.stored_dtype).save_pretrained(str(folder))
+    """The whole model with tokenizer and chat template, as `from_pretrained` reads it.
+
+    In float32, whatever the base model was stored in: a rounded model is not the one whose figures the result shows,
+    and a small learning rate changes less than the rounding. Whoever serves it may choose another type.
+    """
+    model.save_pretrained(str(folder))
     loaded.tokenizer.save_pretrained(str(folder))
 
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,25 @@ def test_the_exported_lora_model_is_whole_and_gives_the_policys_log_probabilitie
         assert torch.allclose(plain(input_ids=ids).logits, expected, atol=1e-4)
     (folder / "model.safetensors").write_bytes(b"torn")
     assert "cannot be read" in model_problem(folder)
+
+
+def test_a_model_that_was_stored_in_half_precision_is_exported_as_it_was_judged(tiny_model, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    half, final = tmp_path / "half", tmp_path / "final"
+    shutil.copytree(tiny_model, half)
+    AutoModelForCausalLM.from_pretrained(str(tiny_model)).to(torch.bfloat16).save_pretrained(str(half))
+    assert '"bfloat16"' in (half / "config.json").read_text()
+    learner = a_learner(half, tmp_path, learning_rate=1e-6)
+    rows = some_rows(learner)
+    learner.update(rows)
+    judged = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    assert any(not torch.equal(value, value.to(torch.bfloat16).float()) for value in judged.values())
+    final.mkdir()
+    learner.export(final)
+    plain = AutoModelForCausalLM.from_pretrained(str(final)).state_dict()
+    assert set(plain) == set(judged)
+    assert all(value.dtype == torch.float32 and torch.equal(value, judged[name]) for name, value in plain.items())
 
 
 def test_micro_batches_stay_below_their_tokens_and_keep_groups_together():
