@@ -36,7 +36,7 @@ def main() -> int:
     try:
         verdict = _drive(console)
     except ClusterSilentError as error:
-        console.say(f"Ray cannot be reached, another pod will try: {error}")
+        console.say(f"no verdict, another pod will try: {error}")
         return EXIT_DRIVER_ERROR
     except Exception:
         console.say(f"the driver failed, another pod will attach to the same job:\n{traceback.format_exc()}")

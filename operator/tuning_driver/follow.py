@@ -22,7 +22,10 @@ RAY_LOG_CHARACTERS = 64 * 1024
 
 
 class ClusterSilentError(Exception):
-    """Ray could not be reached at the start: the next driver pod may have more luck."""
+    """The head pod does not answer. That is no verdict: the next driver pod may have more luck.
+
+    Whether the head is lost is for the operator to say, which sees its pod.
+    """
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,11 @@ class Timing:
     start: float = 120.0
     """For Ray to answer and to take the job."""
     head: float = 60.0
-    """For Ray to answer again; then the head is lost."""
+    """For Ray to answer again, while the sidecar beside it is silent, too."""
     job_end: float = 2.0
     """For the job to end after its result was seen."""
-    result: float = 10.0
-    """For the sidecar to say whether there is a result, after the job has ended."""
+    result: float = 60.0
+    """For the sidecar to say whether there is a result, after the job has ended: it may be restarting."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,11 @@ class Follower:
             pause = min(pause * 2, self._timing.retry * 10)
 
     def follow(self) -> Evidence:
-        """Print the log until the attempt has ended one way or another."""
+        """Print the log until the attempt has ended one way or another.
+
+        Raises:
+            ClusterSilentError: neither Ray nor the sidecar answers any more.
+        """
         watch = _JobWatch(self._ray, self._attempt.submission.id, self._console, self._timing)
         while True:
             self._print_log()
@@ -113,6 +120,7 @@ class Follower:
                 return self._after_loss(watch)
             if watch.state is not None and watch.state.terminal:
                 return self._after_job(watch)
+            self._raise_if_silent(watch)
             self._copy_progress()
             time.sleep(self._timing.poll)
 
@@ -123,9 +131,12 @@ class Follower:
             watch.look(now=True)
             if watch.loss or (watch.state is not None and watch.state.terminal):
                 break
-            # A failure that a dying head left behind is not the runner's own: silence is waited out, and a head
-            # that is lost outranks the runner's cause. A complete result needs no more proof.
-            if time.monotonic() > deadline and (result.complete or not watch.failing):
+            # A failure that a dying head left behind is not the runner's own, so Ray's silence is waited out; if
+            # the sidecar still answers after it, the head lives. A complete result needs no more proof.
+            if time.monotonic() > deadline and (result.complete or not watch.silent_seconds):
+                break
+            if watch.silent_seconds >= self._timing.head:
+                self._raise_if_silent(watch)
                 break
             self._print_log()
             time.sleep(self._timing.end_poll)
@@ -134,18 +145,26 @@ class Follower:
     def _after_job(self, watch: "_JobWatch") -> Evidence:
         """Ray has spoken: the result was written before the process ended, if at all."""
         deadline = time.monotonic() + self._timing.result
-        result = None
-        while time.monotonic() < deadline:
+        while True:
             try:
                 result = self._read_result()
                 break
-            except UnreachableError:
+            except UnreachableError as error:
+                if time.monotonic() > deadline:
+                    message = f"the job has ended, and the sidecar does not say whether there is a result: {error}"
+                    raise ClusterSilentError(message) from error
                 time.sleep(self._timing.end_poll)
         return replace(self._evidence(watch), result=result)
 
     def _after_loss(self, watch: "_JobWatch") -> Evidence:
         self._console.say(watch.loss)
         return replace(self._evidence(watch), result=self._result())
+
+    def _raise_if_silent(self, watch: "_JobWatch") -> None:
+        """Ray's dashboard may die while the training goes on: only a head that is silent as a whole counts."""
+        if watch.silent_seconds >= self._timing.head and self._sidecar.progress() is None:
+            message = f"neither Ray nor the sidecar has answered for {watch.silent_seconds:.0f} s: {watch.silence}"
+            raise ClusterSilentError(message)
 
     def _evidence(self, watch: "_JobWatch") -> Evidence:
         self._progress_due = 0.0
@@ -213,14 +232,16 @@ class _JobWatch:
         self._unknown = 0
         self.state: JobState | None = None
         self.loss = ""
+        self.silence = ""
+        """What the last look met instead of an answer."""
 
     @property
-    def failing(self) -> bool:
-        """Whether the last look failed."""
-        return self._silent_since is not None
+    def silent_seconds(self) -> float:
+        """For how long Ray has not answered; 0 while it does."""
+        return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
 
     def look(self, now: bool = False) -> None:
-        """Ask Ray when it is time (or `now`); sets `state`, and `loss` when the head is gone."""
+        """Ask Ray when it is time (or `now`); sets `state`, and `loss` when the head was replaced."""
         if not now and time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self._timing.job
@@ -244,9 +265,7 @@ class _JobWatch:
         self.state = state
 
     def _silence(self, why: str) -> None:
+        self.silence = why
         if self._silent_since is None:
             self._silent_since = time.monotonic()
             self._console.say(f"Ray does not answer: {why}")
-        silent = time.monotonic() - self._silent_since
-        if silent >= self._timing.head:
-            self.loss = f"Ray has not answered for {silent:.0f} s: {why}"

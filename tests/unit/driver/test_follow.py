@@ -40,6 +40,7 @@ class Driver:
             FAST,
         )
         self.evidence: Evidence | None = None
+        self.silence = ""
         self._thread = threading.Thread(target=self._run)
 
     @property
@@ -55,8 +56,17 @@ class Driver:
         assert self.evidence is not None
         return self.evidence
 
+    def without_verdict(self) -> str:
+        """Why it ended without any evidence."""
+        self._thread.join(timeout=10)
+        assert self.evidence is None
+        return self.silence
+
     def _run(self) -> None:
-        self.evidence = self.follower.follow()
+        try:
+            self.evidence = self.follower.follow()
+        except ClusterSilentError as error:
+            self.silence = str(error)
 
 
 @pytest.fixture
@@ -203,17 +213,35 @@ def test_ray_may_be_silent_for_a_while(driver: Driver, ray: FakeRay, sidecar: Fa
     assert driver.finished().head_loss == ""
 
 
-def test_ray_that_stays_silent_is_a_lost_head_with_the_last_progress(
-    driver: Driver, ray: FakeRay, sidecar: FakeSidecar
-) -> None:
-    sidecar.written.progress = Progress(1, 4, 12)
+def test_a_head_that_is_silent_as_a_whole_is_no_verdict(driver: Driver, ray: FakeRay, sidecar: FakeSidecar) -> None:
     driver.start()
     time.sleep(0.15)
     ray.stop()
     sidecar.stop()
+    assert "neither Ray nor the sidecar has answered for" in driver.without_verdict()
+
+
+def test_a_dashboard_that_died_does_not_end_a_training_that_goes_on(
+    driver: Driver, ray: FakeRay, sidecar: FakeSidecar
+) -> None:
+    sidecar.written.progress = Progress(1, 4, 12)
+    driver.start()
+    ray.stop()
+    time.sleep(FAST.head * 2)
+    assert driver.evidence is None
+    sidecar.written.result = a_result(RUN)
     found = driver.finished()
-    assert "Ray has not answered for" in found.head_loss
-    assert found.progress == Progress(1, 4, 12)
+    assert found.result == a_result(RUN)
+    assert found.head_loss == ""
+
+
+def test_a_job_that_ended_beside_a_silent_sidecar_is_no_verdict(
+    driver: Driver, ray: FakeRay, sidecar: FakeSidecar
+) -> None:
+    driver.start()
+    sidecar.stop()
+    ray.ends(JOB, "SUCCEEDED")
+    assert "does not say whether there is a result" in driver.without_verdict()
 
 
 def test_a_head_that_forgot_the_job_was_replaced(driver: Driver, ray: FakeRay) -> None:
@@ -231,13 +259,28 @@ def test_one_strange_404_is_not_a_replaced_head(driver: Driver, ray: FakeRay, si
     assert driver.finished().head_loss == ""
 
 
-def test_a_failure_that_a_dying_head_left_behind_is_a_lost_head(
+def test_a_failure_that_a_dying_head_left_behind_is_no_verdict(
     driver: Driver, ray: FakeRay, sidecar: FakeSidecar
 ) -> None:
     driver.start()
     ray.stop()
     sidecar.written.result = a_result(RUN, outcome=FAILED, cause="EngineError", message="SIGTERM", step=3)
-    assert "Ray has not answered for" in driver.finished().head_loss
+    time.sleep(FAST.head / 2)
+    sidecar.stop()
+    assert "neither Ray nor the sidecar" in driver.without_verdict()
+
+
+def test_a_failure_beside_a_dead_dashboard_is_the_runners_own(
+    driver: Driver, ray: FakeRay, sidecar: FakeSidecar
+) -> None:
+    failure = a_result(RUN, outcome=FAILED, cause="WorkflowError", message="no such tool", step=3)
+    sidecar.written.progress = Progress(1, 3, 12)
+    driver.start()
+    ray.stop()
+    sidecar.written.result = failure
+    found = driver.finished()
+    assert found.result == failure
+    assert found.head_loss == ""
 
 
 def test_a_runner_that_never_started_shows_rays_own_log(driver: Driver, ray: FakeRay) -> None:
