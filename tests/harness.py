@@ -12,6 +12,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,10 +101,20 @@ class Cluster:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]
 
-    def samples(self, series: str, window: str = "2h") -> list[tuple[float, float]]:
-        """All raw samples of one series without its stale markers: (seconds since 1970, value), in order of time."""
-        result = self.query("query", query=f"{series}[{window}]")["result"]
-        return sorted((float(at), float(value)) for entry in result for at, value in entry["values"])
+    def samples(self, series: str, since: float) -> list[tuple[float, float]]:
+        """All raw samples of one series, as (seconds since 1970, value) in order of time.
+
+        Args:
+            series: its name and the label values of its run.
+            since: seconds since 1970; a run of the same name may have left older samples.
+        """
+        values = [value for entry in self.series(series, since) for value in entry["values"]]
+        return sorted((float(at), float(value)) for at, value in values if float(at) >= since)
+
+    def series(self, selector: str, since: float) -> list[Any]:
+        """All series that a selector matches, each with its labels (`metric`) and its raw `values` since a time."""
+        window = int(time.time() - since) + 60
+        return list(self.query("query", query=f"{selector}[{window}s]")["result"])
 
 
 def build_images(*names: str) -> dict[str, str]:
@@ -146,6 +157,16 @@ def condition(run_object: Object, kind: str) -> Object:
     """One condition of a TuningRun, `{}` when it has none of this type yet."""
     conditions = run_object.get("status", {}).get("conditions", [])
     return next((entry for entry in conditions if entry["type"] == kind), {})
+
+
+def created(run_object: Object) -> float:
+    """Seconds since 1970 of an object's creation."""
+    return moment(run_object["metadata"]["creationTimestamp"])
+
+
+def moment(text: str) -> float:
+    """Seconds since 1970 of a time stamp of the API."""
+    return datetime.fromisoformat(text).timestamp()
 
 
 def finished(run_object: Object | None) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import Installation
 from tests.e2e.runs import VOLUME, a_tiny_run, claim_of, cluster_is_gone, in_a_pod, start, the_end, the_run
-from tests.harness import CommandError, Object, condition, wait_for
+from tests.harness import CommandError, Object, condition, created, wait_for
 
 pytestmark = pytest.mark.cluster
 NAME = "tiny"
@@ -60,6 +60,11 @@ def ask_without_token(here: Installation, run: Object) -> str:
     return here.cluster.kubectl(*place, "--", "bash", "-c", ask)
 
 
+def samples(here: Installation, finish: Finish, metric: str) -> list[tuple[float, float]]:
+    """All samples of one metric of the run."""
+    return here.cluster.samples(f'{metric}{{run="{NAME}",namespace="{here.namespace}"}}', created(finish.run))
+
+
 def test_it_succeeds_with_every_condition_saying_why(finish: Finish) -> None:
     expected = {"Accepted": "True", "ClusterReady": None, "Started": "True", "Finished": "True", "Succeeded": "True"}
     for kind, status in expected.items():
@@ -81,10 +86,9 @@ def test_the_wide_table_has_no_empty_column_while_it_runs(finish: Finish) -> Non
 
 
 def test_prometheus_has_every_step_of_reward_and_loss(installation: Installation, finish: Finish) -> None:
-    for series in ("tuningrun_reward_mean", "tuningrun_policy_loss"):
-        samples = installation.cluster.samples(f'{series}{{run="{NAME}",namespace="{installation.namespace}"}}')
-        assert len(samples) == finish.steps, series
-    steps = installation.cluster.samples(f'tuningrun_step{{run="{NAME}",namespace="{installation.namespace}"}}')
+    for metric in ("tuningrun_reward_mean", "tuningrun_policy_loss"):
+        assert len(samples(installation, finish, metric)) == finish.steps, metric
+    steps = samples(installation, finish, "tuningrun_step")
     assert sorted({value for _, value in steps if value > 0}) == list(range(1, finish.steps + 1))
 
 

@@ -1,13 +1,12 @@
 """Runs that go wrong: each ends, says why in the user's own words, and frees its cluster."""
 
-import time
 from collections import Counter
 
 import pytest
 
 from tests.e2e.conftest import Installation
 from tests.e2e.runs import a_tiny_run, cluster_is_gone, journal, start, the_end, the_run, with_workflow
-from tests.harness import condition, wait_for
+from tests.harness import Object, condition, moment, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -51,15 +50,20 @@ def test_a_dataset_that_does_not_exist_is_named_within_a_minute_of_the_pods_star
     run = a_tiny_run(installation, "no-dataset")
     run["spec"]["dataset"] = run["spec"]["dataset"] | {"train": {"image": {"path": "/opt/data/absent.jsonl"}}}
     start(installation, run)
-    wait_for(
-        "head pod", lambda: condition(the_run(installation, "no-dataset"), "ClusterReady").get("status") == "True", 120
-    )
-    begun = time.monotonic()
+    selector = "agenttuning.io/run=no-dataset,ray.io/node-type=head"
+    head = wait_for("head pod", lambda: started_pods(installation, selector), 120)[0]
     run = the_end(installation, "no-dataset")
-    assert time.monotonic() - begun < 60
+    ended = condition(run, "Finished")["lastTransitionTime"]
+    assert moment(ended) - moment(head["status"]["startTime"]) < 60
     assert run["status"]["reason"] == "DatasetInvalid"
     assert "/opt/data/absent.jsonl" in run["status"]["message"]
     cluster_is_gone(installation, "no-dataset")
+
+
+def started_pods(here: Installation, selector: str) -> list[Object]:
+    """Pods that the kubelet has taken up."""
+    pods = here.cluster.objects("pods", here.namespace, selector)
+    return [pod for pod in pods if "startTime" in pod["status"]]
 
 
 def test_an_image_that_does_not_exist_shows_its_pull_error_within_30_seconds(installation: Installation) -> None:

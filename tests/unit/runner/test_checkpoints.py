@@ -122,6 +122,9 @@ def test_a_published_folder_replaces_the_old_one_whole_and_can_be_read_by_others
 
     publish_folder(target, store.store.fence, private)
     assert (target / "model").stat().st_mode & 0o777 == 0o644
+    killed = target.with_name(".final.0")
+    killed.mkdir()
     publish_folder(target, store.store.fence, lambda folder: (folder / "other").write_text("2"))
     assert [path.name for path in target.iterdir()] == ["other"]
+    assert not killed.exists()
     assert not (target / MANIFEST).exists()

@@ -1,6 +1,8 @@
 """What a step says of its episodes: metric values, transcripts, metric records, and the preflight's judgement."""
 
 import math
+import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -156,7 +158,18 @@ def test_a_hidden_value_in_the_first_message_is_warned_about():
 
 
 def test_a_full_volume_is_refused_before_training(tmp_path):
-    require_free_space(tmp_path, 1)
+    require_free_space(RunDirectory(tmp_path), 1)
     with pytest.raises(RunError, match="MiB left") as caught:
-        require_free_space(tmp_path, 1 << 60)
+        require_free_space(RunDirectory(tmp_path), 1 << 60)
     assert caught.value.cause is Cause.STORAGE_FAILED
+
+
+def test_what_an_earlier_attempt_saved_makes_room_for_a_retry_on_the_same_volume(tmp_path, monkeypatch):
+    directory = RunDirectory(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 << 20))
+    for folder, size in ((directory.checkpoint(1), 4 << 20), (directory.final, 2 << 20), (directory.logs(1), 9 << 20)):
+        folder.mkdir(parents=True)
+        (folder / "weights").write_bytes(bytes(size))
+    require_free_space(directory, 9 << 20)
+    with pytest.raises(RunError, match="has 3 MiB left; checkpoints and final model need 4 MiB"):
+        require_free_space(directory, 10 << 20)
