@@ -6,6 +6,7 @@ here: how anything is trained or judged (`engine.Engine`).
 """
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,6 +142,9 @@ class Attempt:
         final = self._judge(engine, context, trained.checkpoint)
         self._progress.evaluation += [entry.figures for entry in final if entry.figures]
         say(f"writing the tuned model to {self._directory.final}")
+        self._fence.raise_if_superseded()
+        # One that an earlier attempt left without a result proves nothing, and the volume may have room for one only.
+        shutil.rmtree(self._directory.final, ignore_errors=True)
         publish_folder(self._directory.final, self._fence, lambda folder: engine.export(trained.checkpoint, folder))
         write_provenance(inputs, dict(fingerprint), self._directory.final)
         if problem := engine.verdict(self._directory).problem:

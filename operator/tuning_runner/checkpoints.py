@@ -118,8 +118,10 @@ class CheckpointStore:
 
 def publish_folder(target: Path, fence: Fence, write: Callable[[Path], None]) -> Path:
     """Write a folder under a temporary name, flush it to the disk, and rename it to `target`, replacing that."""
+    fence.raise_if_superseded()
+    for leftover in target.parent.glob(f".{target.name}.*"):  # of attempts that were killed in the middle of this
+        shutil.rmtree(leftover, ignore_errors=True)
     temporary = target.with_name(f".{target.name}.{fence.attempt}")
-    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     write(temporary)
     for path in temporary.rglob("*"):

@@ -108,7 +108,10 @@ class Engine(Protocol):
         ...
 
     def export(self, checkpoint: Path, final: Path) -> None:
-        """Write the tuned model of `checkpoint` into the folder `final`, loadable by plain transformers."""
+        """Write the tuned model of `checkpoint` into the folder `final`, loadable by plain transformers.
+
+        The weights are those that were judged, not rounded to another type.
+        """
         ...
 
     def verdict(self, directory: RunDirectory) -> Verdict:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tuning_contract.causes import Cause
+from tuning_contract.directory import RunDirectory
 from tuning_contract.run_document import RunDocument
 from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult
 from tuning_runner.episodes.errors import RunError
@@ -62,9 +63,18 @@ def _shows(result: EpisodeResult, field: str) -> bool:
     return any(value in str(message.get("content")) for message in result.turns[0].messages)
 
 
-def require_free_space(folder: Path, needed: int) -> None:
-    """RunError StorageFailed when the volume has less than `needed` bytes left."""
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        message = f"the checkpoint volume has {free >> 20} MiB left; checkpoints and final model need {needed >> 20}"
-        raise RunError(Cause.STORAGE_FAILED, f"{message} MiB")
+def require_free_space(directory: RunDirectory, needed: int) -> None:
+    """RunError StorageFailed when the volume has no room for `needed` bytes of checkpoints and final model.
+
+    What earlier attempts left of both makes room: it is kept in place of new ones or replaced by them.
+    """
+    free = shutil.disk_usage(directory.root).free
+    held = sum(_size(folder) for folder in (directory.checkpoints, directory.final))
+    if free + held < needed:
+        message = f"the checkpoint volume has {free >> 20} MiB left; checkpoints and final model need"
+        raise RunError(Cause.STORAGE_FAILED, f"{message} {(needed - held) >> 20} MiB")
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files below a folder, 0 when it is not there."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

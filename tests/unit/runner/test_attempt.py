@@ -207,6 +207,14 @@ def test_a_final_model_that_is_not_whole_is_no_success(tmp_path):
     assert (scene.result.cause, scene.result.message) == (Cause.INCOMPLETE_STEPS, "the final model is half")
 
 
+def test_a_final_model_without_a_result_makes_room_for_the_next_attempts(tmp_path):
+    scene = Scene(tmp_path)
+    scene.attempt(bad_verdict=nothing)
+    there = [scene.directory.final.exists()]
+    assert scene.attempt(2, export=lambda: there.append(scene.directory.final.exists())) == 0
+    assert [*there, scene.directory.final.exists()] == [True, False, True]
+
+
 def test_an_evaluation_without_a_figure_is_said_in_the_result(tmp_path):
     scene = Scene(tmp_path)
     assert scene.attempt(no_figure=nothing) == 0

@@ -102,7 +102,7 @@ class TRLEngine:
         tokenizer = load_tokenizer(self._run.model)
         loaded = load_model(self._run.model, tokenizer)
         needed = checkpoint_bytes(loaded, self._run.algorithm.lora, self._run.checkpoint.keep_last)
-        require_free_space(self._inputs.directory.root, needed)
+        require_free_space(self._inputs.directory, needed)
         renderer = TokenizerRenderer(tokenizer, loaded.end_tokens)
         if not renderer.is_prefix_preserving:
             say("warning: the chat template is not prefix-preserving: turns of one conversation may not be joined")
