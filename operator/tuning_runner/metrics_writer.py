@@ -12,10 +12,11 @@ from typing import Any
 
 from tuning_contract.directory import RunDirectory
 from tuning_contract.metrics import EVALUATION, TRAINER, MetricRecord
+from tuning_runner.episodes.lines import open_for_lines
 
 
 class MetricsWriter:
-    """Appends records; a record is on the disk before `write` returns.
+    """Appends records; a record is on the disk before `step` or `evaluation` returns.
 
     Args:
         directory: of the run.
@@ -34,8 +35,7 @@ class MetricsWriter:
         self._clock = clock
         self.last_step = 0
         """Newest step that was written by this attempt."""
-        directory.metrics.parent.mkdir(parents=True, exist_ok=True)
-        self._file = directory.metrics.open("a", encoding="utf-8")
+        self._file = open_for_lines(directory.metrics)
         self._events: Any = SummaryWriter(logdir=str(directory.events), flush_secs=10)
 
     def __enter__(self) -> "MetricsWriter":

@@ -1,6 +1,8 @@
 """What a step says of its episodes: metric values, transcripts, metric records, and the preflight's judgement."""
 
+import json
 import math
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -12,10 +14,12 @@ from tuning_contract.directory import RunDirectory
 from tuning_contract.metrics import EVALUATION, NAMES, TRAINER, MetricRecord
 from tuning_contract.outcomes import Outcome
 from tuning_contract.run_document import Sampling
+from tuning_runner.episodes import journal
 from tuning_runner.episodes.batch import EpisodeResult
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.episodes.record import EpisodeError, EpisodeRecord, TurnRecord
 from tuning_runner.episodes.turns import Turn
+from tuning_runner.evaluation import recorded_evaluations
 from tuning_runner.metrics_writer import MetricsWriter
 from tuning_runner.preflight import check_dry_episodes, dry_batch, require_free_space
 from tuning_runner.step_metrics import episode_values
@@ -115,6 +119,24 @@ def test_metric_records_are_on_the_disk_line_by_line_and_refuse_unknown_names(tm
         MetricRecord(5.0, 2, EVALUATION, 0, 7, {"mean": 0.5, "judge/called": 1.0}, "heldout"),
         MetricRecord(5.0, 2, TRAINER, 1, 7, {"reward_mean": 0.25}),
     ]
+
+
+def test_half_a_line_of_a_killed_attempt_swallows_no_record_of_the_next(tmp_path):
+    directory = RunDirectory(tmp_path)
+    for attempt in (1, 2):
+        with MetricsWriter(directory, attempt, 7, clock=lambda: 5.0) as writer:
+            writer.evaluation(f"held{attempt}", 0, {"mean": 0.5})
+        if attempt == 1:
+            with directory.metrics.open("a") as file:
+                file.write('{"ts":5.0,"attempt":1,"ro')
+        journal.append(directory.episodes(1), [a_result(f"1.0.{attempt}").record])
+        if attempt == 1:
+            os.truncate(directory.episodes(1), directory.episodes(1).stat().st_size - 9)
+    with directory.metrics.open() as lines:
+        assert sorted(recorded_evaluations(lines, step=0)) == ["held1", "held2"]
+    torn, whole = directory.episodes(1).read_text().splitlines()
+    assert not torn.endswith("}")
+    assert json.loads(whole)["episode"] == "1.0.2"
 
 
 def test_the_preflight_runs_three_different_tasks_once():
