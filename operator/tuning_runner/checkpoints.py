@@ -85,35 +85,44 @@ class CheckpointStore:
         whole = replace(manifest, files=describe_files(folder))
         write_atomically(folder / MANIFEST, whole.to_text())
         sync_folder(folder)
-        self._prune()
+        self._prune(folder, manifest.step)
         return folder
 
     def newest(self, fingerprint: Mapping[str, Any]) -> tuple[Path, Manifest] | None:
-        """The newest whole checkpoint; a torn or damaged one is passed over with a warning.
+        """The newest whole checkpoint. Damaged ones are deleted with a warning: they are newer than what goes on here.
 
         Raises:
             RunError: ConfigInvalid, when it was made by a run that differs in what the next step trains.
+            SupersededError: a newer attempt has begun; nothing more is deleted.
         """
         for folder in sorted(self._directory.checkpoints.glob("step-*")):
             if not (folder / MANIFEST).is_file():
                 self.say(f"warning: {folder.name} has no {MANIFEST} manifest: it was torn while it was saved; ignored")
         for folder, manifest in reversed(complete_checkpoints(self._directory.checkpoints)):
             if found := damage(folder, manifest):
-                self.say(f"warning: checkpoint {folder.name} is damaged: {found}; ignored")
+                self.say(f"warning: checkpoint {folder.name} is damaged: {found}; deleted")
+                self.fence.raise_if_superseded()
+                _delete(folder)
                 continue
             if fields := differing_fields(fingerprint, manifest.fingerprint):
                 raise RunError(Cause.CONFIG_INVALID, _mismatch(folder, fields, fingerprint, manifest.fingerprint))
             return folder, manifest
         return None
 
-    def _prune(self) -> None:
+    def _prune(self, saved: Path, step: int) -> None:
+        """Delete all but the folder just saved and the newest complete ones before it."""
         complete = complete_checkpoints(self._directory.checkpoints)
-        kept = {folder for folder, _ in complete[-max(self.keep_last, 1) :]}
+        earlier = [folder for folder, manifest in complete if manifest.step < step]
+        kept = {saved, *earlier[max(len(earlier) - self.keep_last + 1, 0) :]}
         for folder in self._directory.checkpoints.iterdir():
             if folder not in kept:
-                # The manifest goes first, so that nobody reads a half-deleted folder as a checkpoint.
-                (folder / MANIFEST).unlink(missing_ok=True)
-                shutil.rmtree(folder, ignore_errors=True)
+                _delete(folder)
+
+
+def _delete(folder: Path) -> None:
+    # The manifest goes first, so that nobody reads a half-deleted folder as a checkpoint.
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def publish_folder(target: Path, fence: Fence, write: Callable[[Path], None]) -> Path:

@@ -181,6 +181,14 @@ def test_the_next_attempt_resumes_and_keeps_the_base_models_figures(tmp_path):
     assert scene.result.attempt == 2
 
 
+def test_after_a_damaged_checkpoint_the_result_names_one_that_can_be_used(tmp_path):
+    scene = Scene(tmp_path)
+    scene.attempt(step_3=raises(RuntimeError("boom")))
+    (scene.directory.checkpoint(2) / "weights").write_text("x")
+    assert scene.attempt(2, step_2=raises(RuntimeError("boom again"))) == 10
+    assert (scene.result.checkpoint, scene.result.checkpoint_step) == (f"{DIRECTORY}/checkpoints/step-000001", 1)
+
+
 @pytest.mark.parametrize(
     ("error", "cause", "text"),
     [

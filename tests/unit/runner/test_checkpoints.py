@@ -81,6 +81,32 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason(tmp_path):
     assert "weights has another digest" in store.said[0]
 
 
+def test_the_save_after_a_damaged_checkpoint_stays_and_the_damaged_one_goes(tmp_path):
+    store = Store(tmp_path, keep_last=1)
+    (store.save(5) / "weights").unlink()
+    assert store.store.newest(FINGERPRINT) is None
+    assert store.names == []
+    store.save(3)
+    assert store.names == ["step-000003"]
+
+
+def test_a_save_that_is_older_than_what_lies_there_still_stays(tmp_path):
+    store = Store(tmp_path, keep_last=2)
+    for step in (2, 4, 8):
+        store.save(step)
+    store.save(6)
+    assert store.names == ["step-000004", "step-000006"]
+
+
+def test_an_attempt_that_was_replaced_deletes_no_damaged_checkpoint(tmp_path):
+    store = Store(tmp_path)
+    (store.save(1) / "weights").unlink()
+    write_atomically(store.directory.current_attempt, "2\n")
+    with pytest.raises(SupersededError):
+        store.store.newest(FINGERPRINT)
+    assert store.names == ["step-000001"]
+
+
 def test_a_checkpoint_of_other_settings_is_refused_with_the_fields_named(tmp_path):
     store = Store(tmp_path)
     store.save(1)
