@@ -20,7 +20,6 @@ from tests.cluster.buildah import Buildah, images_folder, install_missing, run_l
 _SUITE = "bookworm"
 _PACKAGES = ("ca-certificates", "python3-minimal", "python3-venv", "python3-pip")
 _RECIPE = 1  # raise it when the steps below change what is in the image
-_MIRROR = "http://mirror.test/debian"
 _DOCKERFILE = """\
 FROM scratch
 ADD base.tar /
@@ -55,15 +54,15 @@ def ensure_base_image(buildah: Buildah) -> str:
     return image
 
 
-def debian_mirror(sources: Path = Path("/etc/apt")) -> str:
-    """The mirror that this machine's own apt uses for Debian, or the public default."""
+def debian_mirror(sources: Path = Path("/etc/apt")) -> str | None:
+    """The mirror that this machine's own apt uses for Debian; None: debootstrap has a default of its own."""
     for file in [sources / "sources.list", *sorted((sources / "sources.list.d").glob("*"))]:
         text = file.read_text() if file.is_file() else ""
         # One-line style (`deb [options] URI suite ...`) and the newer field style (`URIs: URI`).
         for found in re.findall(r"^(?:deb(?:\s+\[[^]]*\])?|URIs:)\s+(\S+)", text, flags=re.MULTILINE):
             if found.rstrip("/").endswith("/debian"):
                 return str(found)
-    return _MIRROR
+    return None
 
 
 def _bootstrap(archive: Path) -> None:
@@ -72,7 +71,8 @@ def _bootstrap(archive: Path) -> None:
         root = Path(folder) / "root"
         command = ["debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}"]
         log = images_folder() / "logs" / "debootstrap.log"
-        run_logged([*command, _SUITE, str(root), debian_mirror()], log, echo="I: Installing core")
+        mirror = [found] if (found := debian_mirror()) else []
+        run_logged([*command, _SUITE, str(root), *mirror], log, echo="I: Installing core")
         for path in _NOT_NEEDED:
             for entry in (root / path).glob("*"):
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
