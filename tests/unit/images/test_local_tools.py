@@ -53,7 +53,7 @@ def test_the_mirror_is_the_one_that_the_machine_uses(tmp_path: Path, name: str, 
     assert debian_mirror(tmp_path / "apt") == "http://mirror.test/debian"
 
 
-def test_without_a_debian_source_the_public_mirror_is_used(tmp_path: Path) -> None:
+def test_without_a_debian_source_debootstrap_chooses_the_mirror(tmp_path: Path) -> None:
     assert debian_mirror(tmp_path) is None
 
 
