@@ -52,7 +52,8 @@ unit: setup ## The tests that need no cluster
 	$(PYTHON) -m pytest tests/unit tests/chart
 
 test: setup ## All tests, on a real Kubernetes that they start themselves
-	$(PYTHON) -m tests.cluster prepare || [ $$? -eq 5 ] # minutes on a fresh machine; 5: cannot run here, tests are skipped
+	@# Minutes on a fresh machine, so not inside a test's time limit. 5: it cannot run here, and the tests are skipped.
+	$(PYTHON) -m tests.cluster prepare && $(PYTHON) -m tests.cluster.images build || [ $$? -eq 5 ]
 	$(PYTHON) -m pytest tests/unit tests/chart tests/integration tests/e2e
 
 hygiene: setup ## Opt-in, ten minutes: the cluster leaves nothing behind, whatever was killed
