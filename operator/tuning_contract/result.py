@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuning_contract.checks import are_figures, is_count, is_number, is_text
+
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
 
@@ -52,7 +54,7 @@ class RunResult:
     @property
     def complete(self) -> bool:
         """Whether this result by itself proves success."""
-        return self.outcome == SUCCEEDED and self.step == self.target_steps and bool(self.final_model)
+        return self.outcome == SUCCEEDED and self.step == self.target_steps > 0 and bool(self.final_model)
 
     def to_text(self) -> str:
         """The document, indented for a reader."""
@@ -64,9 +66,27 @@ class RunResult:
         try:
             document: dict[str, Any] = json.loads(text)
             figures = tuple(EvaluationFigures(**entry) for entry in document.pop("evaluation", []))
-            return cls(**document, evaluation=figures)
-        except (TypeError, AttributeError) as error:
+            result = cls(**document, evaluation=figures)
+        except (TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a result: {error}") from error
+        if not _has_its_types(result):
+            raise ValueError("not a result: a field has the wrong type")
+        return result
+
+
+def _has_its_types(result: RunResult) -> bool:
+    texts = (result.run_uid, result.run_digest, result.outcome, result.cause, result.message)
+    texts += (result.checkpoint, result.final_model, *(entry.dataset for entry in result.evaluation))
+    counts = [result.attempt, result.step, result.target_steps, result.checkpoint_step]
+    counts += [count for entry in result.evaluation for count in (entry.step, entry.episodes, entry.unscored)]
+    figures = [result.metrics, *(entry.metrics for entry in result.evaluation)]
+    numbers = [result.finished_at, *(entry.mean for entry in result.evaluation)]
+    return (
+        all(map(is_text, texts))
+        and all(map(is_count, counts))
+        and all(map(is_number, numbers))
+        and all(map(are_figures, figures))
+    )
 
 
 def _plain(result: RunResult) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from tuning_contract.checks import are_figures, is_count, is_text
+
 LIMIT = 2048
 """Bytes of the whole message."""
 
@@ -55,6 +57,10 @@ class TerminationMessage:
         """Parse a message; None when the text is something else (the last lines of a log, say)."""
         try:
             document = json.loads(text)
-            return cls(**{name: document[name] for name in cls.__dataclass_fields__ if name in document})
-        except (ValueError, TypeError):
+            message = cls(**{name: document[name] for name in cls.__dataclass_fields__ if name in document})
+        except (ValueError, TypeError, RecursionError):
             return None
+        texts = (message.outcome, message.cause, message.message, message.checkpoint)
+        counts = (message.step, message.target_steps)
+        right = all(map(is_text, texts)) and all(map(is_count, counts)) and are_figures(message.metrics)
+        return message if right else None

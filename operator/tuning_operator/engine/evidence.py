@@ -91,7 +91,7 @@ def _loss_of_head(world: World, uid: str, restarts: int) -> str:
 
 def is_complete(message: TerminationMessage) -> bool:
     """Whether the driver reports a result that reached its target."""
-    return message.outcome == SUCCEEDED and message.step == message.target_steps
+    return message.outcome == SUCCEEDED and message.step == message.target_steps > 0
 
 
 def cause_of(name: str) -> Cause:
