@@ -11,6 +11,7 @@ from typing import Self
 import aiohttp
 
 from tuning_contract import environment
+from tuning_contract.checks import is_text
 from tuning_contract.progress import Progress
 from tuning_contract.result import RunResult
 
@@ -52,7 +53,7 @@ class SidecarClient:
         body = await self._get(address, "progress")
         try:
             return _checked(Progress.from_text(body or b""))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise Unreachable(f"not a progress document: {error}") from error
 
     async def result(self, address: str) -> RunResult | None:
@@ -69,7 +70,7 @@ class SidecarClient:
         host = f"[{address}]" if ":" in address else address
         try:
             async with self._session.get(f"http://{host}:{self._port}/{path}", allow_redirects=False) as response:
-                body = await response.content.read(_LARGEST)
+                body = await _whole(response.content)
                 if response.status == 404:
                     return None
                 if response.status != 200:
@@ -77,6 +78,16 @@ class SidecarClient:
                 return body
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """The body until its end, however many packets it comes in; Unreachable when it is too large."""
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > _LARGEST:
+            raise Unreachable(f"the answer is larger than {_LARGEST} bytes")
+    return bytes(body)
 
 
 def _checked(progress: Progress) -> Progress:
@@ -90,6 +101,6 @@ def _checked(progress: Progress) -> Progress:
     if not all(isinstance(step, int) and 0 <= step < _HUGE for step in steps):
         raise ValueError("a step is no count")
     texts = [progress.checkpoint_path, *(entry["dataset"] for entry in progress.evaluation)]
-    if not all(isinstance(text, str) and len(text) < _LONGEST_PATH for text in texts):
+    if not all(is_text(text) and len(text) < _LONGEST_PATH for text in texts):
         raise ValueError("a name is no short text")
     return progress

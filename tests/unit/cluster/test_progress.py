@@ -1,5 +1,6 @@
 """The sidecar's answers, good and bad."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -17,11 +18,19 @@ class Sidecar:
 
     def __init__(self) -> None:
         self.answers: dict[str, web.Response] = {}
+        self.parts: list[bytes] = []
         self.port = 0
         self.headers: list[dict[str, str]] = []
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         self.headers.append(dict(request.headers))
+        if self.parts:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for part in self.parts:
+                await response.write(part)
+                await asyncio.sleep(0.02)
+            return response
         return self.answers.get(request.path, web.Response(status=404))
 
 
@@ -48,6 +57,20 @@ async def test_progress_and_result_are_read(sidecar: Sidecar) -> None:
         assert await client.result("127.0.0.1") == RESULT
 
 
+async def test_an_answer_in_several_packets_is_read_to_its_end(sidecar: Sidecar) -> None:
+    text = RESULT.to_text().encode()
+    sidecar.parts = [text[:40], text[40:]]
+    async with SidecarClient(sidecar.port) as client:
+        assert await client.result("127.0.0.1") == RESULT
+
+
+async def test_an_answer_without_end_is_no_answer(sidecar: Sidecar) -> None:
+    sidecar.parts = [b" " * 100_000] * 50
+    async with SidecarClient(sidecar.port) as client:
+        with pytest.raises(Unreachable, match="larger than"):
+            await client.result("127.0.0.1")
+
+
 async def test_no_result_yet_is_an_answer(sidecar: Sidecar) -> None:
     async with SidecarClient(sidecar.port) as client:
         assert await client.result("127.0.0.1") is None
@@ -62,6 +85,8 @@ async def test_no_result_yet_is_an_answer(sidecar: Sidecar) -> None:
         web.Response(text='{"attempt": 1, "step": "three"}'),
         web.Response(text='{"attempt": 1, "values": {"reward_mean": "much"}}'),
         web.Response(text='{"attempt": 1, "updated_at": 1e300}'),
+        web.Response(text='{"attempt": 1, "checkpoint_path": "\\ud800"}'),
+        web.Response(text="[" * 100_000),
         web.Response(text='{"attempt": 1, "evaluation": [{"dataset": "a"}]}'),
         web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}),
     ],
