@@ -11,8 +11,8 @@
        |- Conflict        temporary  409 on update or delete: we planned on an old version; plan again
        |- Gone            a fact     410: a watch or a page is too old; list again
        |- Invalid         permanent  400, 422: the server refuses what we built
-       |- Forbidden       temporary  401, 403: a right is missing; shown as Degraded, tried again rarely
-       `- ApiUnavailable  temporary  429, 5xx, time-outs, broken connections; tried again with growing delay
+       |- Forbidden       temporary  403: a right is missing; shown as Degraded, tried again rarely
+       `- ApiUnavailable  temporary  401, 429, 5xx, time-outs, broken connections; tried again with growing delay
 
 Raised by `api` (SpecRejected), `settings` (SettingsError) and `cluster` (ApiError: `cluster.errors` maps HTTP status
 to class, once); caught by `reconcile` and `__main__`. A run that fails is no error but a fact, judged by `engine`.
@@ -67,7 +67,7 @@ class Invalid(ApiError):  # noqa: N818
 
 
 class Forbidden(ApiError):  # noqa: N818
-    """401 or 403: a permission is missing.
+    """403: a permission is missing.
 
     Attributes:
         verb: what was tried, in the words of RBAC: create, get, list, watch, patch, delete.
@@ -81,7 +81,7 @@ class Forbidden(ApiError):  # noqa: N818
 
 
 class ApiUnavailable(ApiError):  # noqa: N818
-    """429, 5xx, time-outs and broken connections: try again later.
+    """401, 429, 5xx, time-outs and broken connections: try again later, with a token read anew after a 401.
 
     Attributes:
         retry_after: seconds that the server asked to wait; None when it did not say.

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 from urllib.parse import urlencode
 
 import aiohttp
@@ -123,11 +123,11 @@ class ApiClient:
             async with self._open("GET", path, accept, timeout=timeout) as response:
                 self._observer.requested("watch", selection.resource.plural, response.status, time.monotonic() - began)
                 if response.status != 200:
-                    raise from_answer("watch", kind, response.status, await _json(response))
+                    self._raise(from_answer("watch", kind, response.status, await _json(response)))
                 async for line in _lines(response.content):
                     event = orjson.loads(line)
                     if event["type"] == "ERROR":
-                        raise from_answer("watch", kind, int(event["object"].get("code", 500)), event["object"])
+                        self._raise(from_answer("watch", kind, int(event["object"].get("code", 500)), event["object"]))
                     yield event
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             raise no_answer("watch", kind, error) from error
@@ -176,7 +176,7 @@ class ApiClient:
             self._raise(from_answer(verb, resource.qualified, code, document, response.headers.get("Retry-After")))
         return document
 
-    def _raise(self, error: errors.ApiError) -> None:
+    def _raise(self, error: errors.ApiError) -> NoReturn:
         if error.status == 401:
             self._credentials.forget_token()
         if error.status == 429 and isinstance(error, errors.ApiUnavailable):

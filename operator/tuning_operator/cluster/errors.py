@@ -23,7 +23,7 @@ def from_answer(
     """
     message = str(body.get("message") or f"HTTP {status}")
     told = f"{verb} {resource}: {message}"
-    if status in (401, 403):
+    if status == 403:
         return errors.Forbidden(message, status, verb=verb, resource=resource)
     if status == 404:
         return errors.NotFound(told, status)
@@ -34,6 +34,7 @@ def from_answer(
         return errors.Gone(told, status)
     if status in (400, 422):
         return errors.Invalid(message, status)
+    # 401, too: a token that has just been replaced, or a server that cannot check one now, is no missing right.
     wait = float(retry_after) if retry_after and retry_after.isdigit() else None
     return errors.ApiUnavailable(told, status, retry_after=wait)
 

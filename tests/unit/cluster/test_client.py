@@ -9,7 +9,7 @@ from aiohttp import web
 
 from tests.unit.cluster.server import Connection, Counted, FakeServer, SlowAnswer, a_status
 from tuning_operator import errors
-from tuning_operator.cluster.client import ApiClient
+from tuning_operator.cluster.client import ApiClient, Selection
 from tuning_operator.cluster.credentials import Credentials
 from tuning_operator.cluster.resources import JOBS, PODS, RAY_CLUSTERS, TUNING_RUNS
 
@@ -22,7 +22,7 @@ def an_answer(code: int, message: str = "no", **headers: str) -> web.Response:
     ("code", "kind"),
     [
         (400, errors.Invalid),
-        (401, errors.Forbidden),
+        (401, errors.ApiUnavailable),
         (403, errors.Forbidden),
         (404, errors.NotFound),
         (409, errors.AlreadyExists),
@@ -125,8 +125,21 @@ async def test_a_renewed_token_is_read_when_the_old_one_is_refused(tmp_path: Pat
     async with server.serve(), ApiClient(Credentials(Connection(server.url), token), Counted()) as client:
         await client.get(PODS, "ml", "a")
         token.write_text("second\n")
-        with pytest.raises(errors.Forbidden):
+        with pytest.raises(errors.ApiUnavailable):
             await client.get(PODS, "ml", "a")
         await client.get(PODS, "ml", "a")
     sent = [request.headers["Authorization"] for request in server.requests]
     assert sent == ["Bearer first", "Bearer first", "Bearer second"]
+
+
+async def test_a_watch_that_is_refused_reads_the_token_again(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    server = FakeServer(answers=[an_answer(401), web.json_response({})])
+    async with server.serve(), ApiClient(Credentials(Connection(server.url), token), Counted()) as client:
+        with pytest.raises(errors.ApiUnavailable):
+            async for _ in client.watch(Selection(PODS), "1", 10, 10):
+                pass
+        token.write_text("second\n")
+        await client.get(PODS, "ml", "a")
+    assert [request.headers["Authorization"] for request in server.requests] == ["Bearer first", "Bearer second"]
