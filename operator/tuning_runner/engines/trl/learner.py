@@ -190,11 +190,6 @@ class Learner:
         else:
             yield self._trainer.ref_model if self._trainer.ref_model is not None else self._copy
 
-    def logprobs(self, rows: Sequence[TrainingRow]) -> list[torch.Tensor]:
-        """Log-probabilities of all completion tokens under the policy, one tensor for each row."""
-        found = self._logprobs(self.model, rows)
-        return [found[id(row)] for row in rows]
-
     def _logprobs(self, model: Any, rows: Sequence[TrainingRow]) -> dict[int, torch.Tensor]:
         found: dict[int, torch.Tensor] = {}
         # Without gradients a pass keeps one layer's activations, not all of them.
@@ -283,6 +278,8 @@ def _configuration(run: RunDocument, target_steps: int, scratch: Path) -> GRPOCo
         weight_decay=0.0,
         max_grad_norm=algorithm.gradient_clip,
         beta=algorithm.kl_coefficient,
+        # KL is GRPO's own, as the algorithm table has it; TRL would weigh it with the probability ratio.
+        use_bias_correction_kl=False,
         epsilon=algorithm.clip_range,
         loss_type="dapo",
         importance_sampling_level="token",

@@ -3,6 +3,7 @@
 import math
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,8 @@ def some_rows(learner: Learner, groups: int = 3, members: int = 4) -> list[Train
             mask = (1,) * first + (0,) * environment + (1,) * second
             advantage = 0.0 if group == 1 else (-1.0) ** member * (1 + member / 4)
             rows.append(TrainingRow(prompt, completion, mask, (0.0,) * len(mask), advantage))
-    found = learner.logprobs(rows)
-    return [
-        TrainingRow(row.prompt_ids, row.completion_ids, row.mask, tuple(values.tolist()), row.advantage)
-        for row, values in zip(rows, found, strict=True)
-    ]
+    found = learner._logprobs(learner.model, rows)
+    return [replace(row, logprobs=tuple(found[id(row)].tolist())) for row in rows]
 
 
 def gradients(learner: Learner, rows: list[TrainingRow], monkeypatch) -> dict[str, "torch.Tensor"]:
@@ -77,27 +75,54 @@ def test_log_probabilities_equal_those_of_a_plain_forward_pass(tiny_model, tmp_p
 
 
 @pytest.mark.parametrize("kl", [0.0, 0.1])
-def test_the_gradient_is_that_of_the_algorithm_table(tiny_model, tmp_path, monkeypatch, kl):
-    rows = some_rows(a_learner(tiny_model, tmp_path))
-    learner = a_learner(tiny_model, tmp_path, kl_coefficient=kl)
+@pytest.mark.parametrize("clip", [0.2, 0.6])
+def test_the_gradient_is_that_of_the_algorithm_table(tiny_model, tmp_path, monkeypatch, kl, clip):
+    learner = a_learner(tiny_model, tmp_path, kl_coefficient=kl, clip_range=clip, learning_rate=1e-4)
+    rows = sampled_by_another(some_rows(learner))
+    learner.update(rows)  # away from the reference
+    settings = a_run_document(tiny_model).model
+    policy, base = (load_model(settings, load_tokenizer(settings)).model for _ in range(2))
+    policy.load_state_dict(learner.model.state_dict())
     found = gradients(learner, rows, monkeypatch)
+    assert close(found, by_the_table(policy, base, rows, kl, clip))
+    # Neither term is idle here, or the comparison would show nothing about it.
+    assert not close(found, by_the_table(policy, base, rows, 0.1 - kl, clip))
+    assert not close(found, by_the_table(policy, base, rows, kl, 0.8 - clip))
 
-    plain = a_learner(tiny_model, tmp_path, kl_coefficient=kl).model
+
+def sampled_by_another(rows: list[TrainingRow]) -> list[TrainingRow]:
+    """The same rows as if a policy had drawn them that is off by 0.4 in every other log-probability, up and down."""
+    shifts = (0.4, 0.0, -0.4, 0.0)
+    return [
+        replace(row, logprobs=tuple(value + shifts[place % 4] * mask for place, (value, mask) in enumerate(pairs)))
+        for row in rows
+        for pairs in [zip(row.logprobs, row.mask, strict=True)]
+    ]
+
+
+def by_the_table(model, base, rows: list[TrainingRow], kl: float, clip: float) -> dict[str, "torch.Tensor"]:
+    """Gradients of the clipped surrogate with KL (estimator k3), the mean over all trained tokens, by plain passes."""
+    model.zero_grad()
     tokens = sum(sum(row.mask) for row in rows)
     loss = torch.zeros(())
     for row in rows:
-        ids = torch.tensor([row.prompt_ids + row.completion_ids])
-        values = plain(input_ids=ids).logits[0].log_softmax(-1)
-        start = len(row.prompt_ids) - 1
-        values = values[start:-1].gather(-1, ids[0, start + 1 :, None]).squeeze(-1)
         old, mask = torch.tensor(row.logprobs), torch.tensor(row.mask)
+        values = plain_logprobs(model, row)
+        with torch.no_grad():
+            reference = plain_logprobs(base, row)
         ratio = (values - old).exp()
-        clipped = ratio.clamp(0.8, 1.2)
-        surrogate = -torch.min(ratio * row.advantage, clipped * row.advantage)
-        difference = values.detach() - values  # the reference is the policy itself before its first update
+        surrogate = -torch.min(ratio * row.advantage, ratio.clamp(1 - clip, 1 + clip) * row.advantage)
+        difference = reference - values
         loss = loss + ((surrogate + kl * (difference.exp() - difference - 1)) * mask).sum() / tokens
     loss.backward()
-    assert close(found, {name: p.grad for name, p in plain.named_parameters() if p.grad is not None})
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def plain_logprobs(model, row: TrainingRow) -> "torch.Tensor":
+    ids = torch.tensor([row.prompt_ids + row.completion_ids])
+    start = len(row.prompt_ids) - 1
+    values = model(input_ids=ids).logits[0].log_softmax(-1)[start:-1]
+    return values.gather(-1, ids[0, start + 1 :, None]).squeeze(-1)
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(4, 8)])
