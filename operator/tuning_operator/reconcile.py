@@ -113,4 +113,4 @@ class Reconciler:
         metadata = raw["metadata"]
         patch = status.unreadable(raw["status"], metadata.get("generation", 1), message, self.clock())
         if patch and "deletionTimestamp" not in metadata:
-            await self.executor.patch_unreadable(view.namespace, view.name, metadata["resourceVersion"], patch)
+            await self.executor.patch_unreadable(view, metadata["resourceVersion"], patch)

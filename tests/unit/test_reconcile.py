@@ -135,6 +135,21 @@ async def test_a_run_that_is_gone_is_forgotten() -> None:
         assert desk.queue.deadlines == 0
 
 
+@pytest.mark.parametrize("readable", [True, False])
+async def test_a_run_that_went_before_its_status_was_written_is_forgotten(readable: bool) -> None:
+    server = FakeServer(answers=[web.json_response(a_status(404), status=404)])
+    raw = a_run_object(engine={"type": "Trinity"})
+    if not readable:
+        del raw["spec"]["algorithm"]
+    async with server.client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(raw)
+        await desk.look()
+        assert len(server.requests) == 1
+        assert len(desk.caches.runs) == 0
+        assert desk.memory.peek(UID) is None
+
+
 async def test_a_spec_that_cannot_be_read_is_rejected_without_a_trace() -> None:
     raw = a_run_object()
     del raw["spec"]["algorithm"]

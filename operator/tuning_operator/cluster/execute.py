@@ -18,7 +18,7 @@ from tuning_operator.cluster.client import ApiClient, Selection
 from tuning_operator.cluster.informer import Informer
 from tuning_operator.cluster.memory import Memory, RunMemory
 from tuning_operator.cluster.observe import Caches
-from tuning_operator.cluster.projections import label_of_run
+from tuning_operator.cluster.projections import RunView, label_of_run
 from tuning_operator.cluster.queue import Lane
 from tuning_operator.cluster.resources import BY_KIND, CONFIG_MAPS, RAY_CLUSTERS, TUNING_RUNS, Resource
 from tuning_operator.cluster.sidecar import SidecarClient, Unreachable
@@ -100,10 +100,21 @@ class Executor:
         elif plan.delete_cluster:
             await self._delete_cluster(world, memory)
 
-    async def patch_unreadable(self, namespace: str, name: str, version: str, status: dict[str, Any]) -> None:
+    async def patch_unreadable(self, view: RunView, version: str, status: dict[str, Any]) -> None:
         """Write the status of an object that cannot be read as a TuningRun."""
         patch = {"metadata": {"resourceVersion": version}, "status": status}
-        self._hands.caches.runs.put(await self._hands.client.patch_status(TUNING_RUNS, namespace, name, patch))
+        await self._patch(view.namespace, view.name, view.uid, patch)
+
+    async def _patch(self, namespace: str, name: str, uid: str, patch: dict[str, Any]) -> dict[str, Any] | None:
+        """Write a run's status and keep the reply; None when the run is gone."""
+        runs = self._hands.caches.runs
+        try:
+            raw = await self._hands.client.patch_status(TUNING_RUNS, namespace, name, patch)
+        except errors.NotFound:
+            runs.drop(namespace, name, uid)
+            return None
+        runs.put(raw)
+        return raw
 
     async def _read(self, name: str, world: World, memory: RunMemory) -> None:
         now = self._hands.clock()
@@ -183,8 +194,9 @@ class Executor:
         if write is None:
             return
         patch = {"metadata": {"resourceVersion": run.metadata.resource_version}, "status": write.patch}
-        raw = await self._hands.client.patch_status(TUNING_RUNS, run.namespace, run.name, patch)
-        self._hands.caches.runs.put(raw)
+        raw = await self._patch(run.namespace, run.name, run.uid, patch)
+        if raw is None:
+            return
         memory.status_written = self._hands.clock()
         _log_transition(world, raw.get("status") or {})
         for announcement in write.announcements:

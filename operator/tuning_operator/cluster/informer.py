@@ -112,13 +112,17 @@ class Informer(Generic[View]):
 
     def put(self, raw: Raw) -> None:
         """Take over the server's reply to a write of ours; tells nobody, since the writer knows."""
+        seen = self._version and int(raw["metadata"]["resourceVersion"]) <= int(self._version)
+        if seen and _place(raw) not in self._entries:
+            # The watch is past this reply and left nothing behind: the object was deleted meanwhile.
+            return
         self._store(raw)
 
     def drop(self, namespace: str, name: str, uid: str) -> None:
-        """An object of ours is gone by our own request; late news of it is ignored."""
-        self._deleted.add(uid)
+        """An object is gone, as a reply of the server tells; late news of it is ignored."""
         entry = self._entries.get((namespace, name))
         if entry is not None and entry.uid == uid:
+            self._deleted.add(uid)
             self._remove((namespace, name))
 
     async def run(self) -> None:

@@ -131,6 +131,28 @@ async def test_late_news_of_an_object_that_we_deleted_is_ignored(heard: Heard) -
         assert heard.departed == []
 
 
+async def test_the_reply_to_a_write_that_comes_after_the_deletion_brings_nothing_back(heard: Heard) -> None:
+    server = FakeServer()
+    server.set_list(5, of("a", 1))
+    async with running(server, heard) as informer:
+        server.send(("DELETED", of("a", 7)))
+        await until(lambda: informer.find("ml", "a") is None)
+        informer.put(of("a", 6, note="the reply to a patch"))
+        assert len(informer) == 0
+        informer.put(of("a", 8, uid="next", note="made since"))
+        assert informer.find("ml", "a") == "made since"
+
+
+async def test_what_was_gone_before_we_heard_that_it_is_gone_leaves_no_trace(heard: Heard) -> None:
+    server = FakeServer()
+    server.set_list(5, of("a", 1))
+    async with running(server, heard) as informer:
+        server.send(("DELETED", of("a", 7)))
+        await until(lambda: informer.find("ml", "a") is None)
+        informer.drop("ml", "a", "uid-a")
+        assert not informer._deleted
+
+
 async def test_the_deletion_of_an_older_object_of_the_name_does_not_touch_the_newer_one(heard: Heard) -> None:
     server = FakeServer()
     server.set_list(5, of("a", 1, uid="old"))
