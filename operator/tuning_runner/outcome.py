@@ -7,6 +7,7 @@ can act on (their own exception's text) stands first.
 import errno
 import hashlib
 import json
+import re
 import time
 import traceback
 from collections.abc import Mapping
@@ -21,6 +22,11 @@ from tuning_contract.run_document import RunDocument
 from tuning_runner.episodes.errors import RunError
 
 _LONGEST_MESSAGE = 8000
+_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
+_RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+"""How safetensors tells the number."""
+_TORCH_WRITE = re.compile(r"PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
+"""What torch.save says when a write fails; it keeps the number for itself."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,18 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in str(error):
         advice = "lower `algorithm.microBatchTokens` or give the head more memory"
         return Failure(Cause.OUT_OF_MEMORY, f"{error or name}; {advice}")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE):
-        return Failure(Cause.STORAGE_FAILED, f"{error}")
+    if _is_of_the_storage(error):
+        return Failure(Cause.STORAGE_FAILED, f"the volume refuses to be written or read: {error}")
     trace = "".join(traceback.format_exception(error))[-3000:]
     return Failure(Cause.ENGINE_ERROR, f"{name}: {error}\n{trace}")
+
+
+def _is_of_the_storage(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
+        return True
+    text = str(error)
+    number = _RUST_ERROR.search(text)
+    return bool(number and int(number[1]) in _STORAGE_ERRORS) or _TORCH_WRITE.search(text) is not None
 
 
 @dataclass(frozen=True)

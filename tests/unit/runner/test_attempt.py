@@ -196,6 +196,9 @@ def test_after_a_damaged_checkpoint_the_result_names_one_that_can_be_used(tmp_pa
         (MemoryError(), Cause.OUT_OF_MEMORY, "microBatchTokens"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 GB"), Cause.OUT_OF_MEMORY, "can't allocate"),
         (OSError(errno.ENOSPC, "No space left on device"), Cause.STORAGE_FAILED, "No space left"),
+        (RuntimeError("Error while serializing: I/O error: … (os error 122)"), Cause.STORAGE_FAILED, "os error 122"),
+        (RuntimeError("[enforce fail] unexpected pos 64 vs 0"), Cause.STORAGE_FAILED, "unexpected pos"),
+        (RuntimeError("Error while reading: No such file (os error 2)"), Cause.ENGINE_ERROR, "os error 2"),
         (ZeroDivisionError("ours"), Cause.ENGINE_ERROR, "ZeroDivisionError: ours"),
     ],
 )

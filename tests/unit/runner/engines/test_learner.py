@@ -2,6 +2,7 @@
 
 import math
 import random
+import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from safetensors import SafetensorError  # noqa: E402
 
 from tests.unit.runner.documents import a_run_document, an_algorithm  # noqa: E402
 from tuning_contract.causes import Cause  # noqa: E402
@@ -18,6 +21,7 @@ from tuning_runner.engines.trl.batches import TrainingRow, pack  # noqa: E402
 from tuning_runner.engines.trl.learner import Learner  # noqa: E402
 from tuning_runner.engines.trl.model import load_model, load_tokenizer, model_problem  # noqa: E402
 from tuning_runner.episodes.errors import RunError  # noqa: E402
+from tuning_runner.outcome import failure_of  # noqa: E402
 
 pytestmark = pytest.mark.model
 
@@ -183,6 +187,22 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tiny_model,
     assert update.learning_rate == expected.learning_rate
     assert update.policy_loss == pytest.approx(expected.policy_loss, abs=1e-6)
     assert first.weights_digest() == second.weights_digest()
+
+
+@pytest.mark.parametrize("limit", [1 << 16, 1 << 20])
+def test_a_checkpoint_that_does_not_fit_is_a_failure_of_the_storage(tiny_model, tmp_path, limit):
+    learner = a_learner(tiny_model, tmp_path)
+    learner.update(some_rows(learner))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # a write beyond it fails like one on a full disk
+    try:
+        with pytest.raises((SafetensorError, RuntimeError)) as caught:
+            learner.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    # The weights have 0.6 MB, the optimizer's state twice as much.
+    assert (tmp_path / "training_state.pt").exists() == (limit == 1 << 20)
+    assert failure_of(caught.value).cause is Cause.STORAGE_FAILED
 
 
 def test_warm_up_raises_the_learning_rate_and_then_keeps_it(tiny_model, tmp_path):
