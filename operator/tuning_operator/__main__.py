@@ -91,20 +91,22 @@ async def _synced(caches: Caches, tasks: asyncio.TaskGroup) -> None:
 def _caches(client: ApiClient, queue: WorkQueue, memory: Memory, namespace: str) -> Caches:
     def departed(uid: str, pod: PodView) -> None:
         known = memory.peek(uid)
-        if known is not None:
+        # Few are kept, so a stranger's pods in another namespace must not push out those that count.
+        if known is not None and any(view.namespace == pod.namespace for view in informers.runs.of(uid)):
             known.note_departure(pod)
 
     ours = functools.partial(Selection, namespace=namespace, labels=meta.RUN_UID_LABEL)
     label, wake = projections.label_of_run, queue.add
     runs = Subject(Selection(TUNING_RUNS, namespace), projections.run, _uid, wake)
     claims = Subject(Selection(CLAIMS, namespace, metadata_only=True), projections.claim, label, wake)
-    return Caches(
+    informers = Caches(
         runs=Informer(client, runs),
         clusters=Informer(client, Subject(ours(RAY_CLUSTERS), projections.cluster, label, wake)),
         jobs=Informer(client, Subject(ours(JOBS), projections.job, label, wake)),
         pods=Informer(client, Subject(ours(PODS), projections.pod, label, wake, departed)),
         claims=Informer(client, claims),
     )
+    return informers
 
 
 def _uid(raw: projections.Raw) -> str:

@@ -72,8 +72,10 @@ class Stage:
 
     def children(self, collection: str) -> list[dict[str, Any]]:
         """All objects of one kind in the namespace."""
-        items: list[dict[str, Any]] = self.api.get(collection.format(self.namespace))["items"]
-        return items
+        found = self.api.get(collection.format(self.namespace))
+        # A list says once for all of its items what they are.
+        kind = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
+        return [kind | item for item in found["items"]]
 
     def child(self, collection: str, seconds: float = 20.0) -> dict[str, Any]:
         """The only object of one kind, waited for."""
@@ -85,7 +87,8 @@ class Stage:
         """Make the head pod from the RayCluster's template, pending."""
         cluster = self.child(CLUSTERS)
         template = cluster["spec"]["headGroupSpec"]["template"]
-        metadata = template["metadata"] | {"name": f"{cluster['metadata']['name']}-head-{suffix}"}
+        name = f"{cluster['metadata']['name']}-head-{suffix}"
+        metadata = template["metadata"] | {"name": name, "ownerReferences": [_controlled_by(cluster)]}
         made: dict[str, Any] = self.api.request(
             "POST", PODS.format(self.namespace), {"metadata": metadata, "spec": template["spec"]}
         )
@@ -131,7 +134,8 @@ class Stage:
         """Make the driver's pod from the Job's template, running; returns its name."""
         job = self.child(JOBS)
         template = job["spec"]["template"]
-        metadata = template["metadata"] | {"name": f"{job['metadata']['name']}-{suffix}"}
+        name = f"{job['metadata']['name']}-{suffix}"
+        metadata = template["metadata"] | {"name": name, "ownerReferences": [_controlled_by(job)]}
         self.api.request("POST", PODS.format(self.namespace), {"metadata": metadata, "spec": template["spec"]})
         self.set_pod(metadata["name"], phase="Running", containerStatuses=[_container("driver", {"running": {}})])
         return str(metadata["name"])
@@ -172,6 +176,13 @@ class Stage:
                 return False
             raise
         return True
+
+
+def _controlled_by(owner: dict[str, Any]) -> dict[str, Any]:
+    found = {key: owner[key] for key in ("apiVersion", "kind")} | {
+        key: owner["metadata"][key] for key in ("name", "uid")
+    }
+    return found | {"controller": True, "blockOwnerDeletion": True}
 
 
 def _container(name: str, state: dict[str, Any], restarts: int = 0) -> dict[str, Any]:

@@ -48,16 +48,21 @@ class Desk:
         await asyncio.wait([task])
 
 
-def a_child(kind: str, name: str, version: int = 5, run_uid: str = UID, **more: Any) -> web.Response:
+def a_child(kind: str, name: str, version: int = 5, run_uid: str = UID, owner: str = UID, **more: Any) -> web.Response:
+    return web.json_response(a_child_object(kind, name, version, run_uid, owner) | more)
+
+
+def a_child_object(kind: str, name: str, version: int = 5, run_uid: str = UID, owner: str = UID) -> dict[str, Any]:
     labels = {meta.RUN_UID_LABEL: run_uid}
     metadata = {
+        "ownerReferences": [{"uid": owner, "controller": True}],
         "namespace": "ml",
         "name": name,
         "uid": f"uid-{kind}",
         "resourceVersion": str(version),
         "labels": labels,
     }
-    return web.json_response({"kind": kind, "metadata": metadata, **more})
+    return {"kind": kind, "metadata": metadata}
 
 
 def paths(server: FakeServer) -> list[str]:
@@ -86,6 +91,22 @@ async def test_an_own_write_is_known_before_its_echo() -> None:
         "PATCH tuningruns/math-agent/status",
     ]
     assert server.bodies[3]["metadata"] == {"resourceVersion": "1000"}
+
+
+@pytest.mark.parametrize("stranger", [{"run_uid": "another"}, {"owner": "another"}])
+async def test_an_object_of_the_childs_name_that_is_not_ours_is_a_conflict_that_is_not_tried_in_a_circle(
+    stranger: dict[str, str],
+) -> None:
+    found = a_child_object("RayCluster", f"{NAME}-1", **stranger)
+    server = FakeServer(answers=[web.json_response(a_status(409), status=409)])
+    server.pages = [{"metadata": {"resourceVersion": "9"}, "items": [found]}]
+    async with server.client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(a_run_object())
+        desk.caches.clusters.put(found)
+        await desk.reconciler.reconcile(UID, Lane.CLEANUP)
+        refusal = desk.memory.of(UID, NOW).refusals["RayCluster"]
+    assert refusal.kind == "NameConflict"
 
 
 @pytest.mark.parametrize(

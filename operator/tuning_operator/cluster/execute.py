@@ -18,7 +18,7 @@ from tuning_operator.cluster.client import ApiClient, Selection
 from tuning_operator.cluster.informer import Informer
 from tuning_operator.cluster.memory import Memory, RunMemory
 from tuning_operator.cluster.observe import Caches
-from tuning_operator.cluster.projections import RunView, label_of_run
+from tuning_operator.cluster.projections import RunView, controller_of, label_of_run, owners_of
 from tuning_operator.cluster.queue import Lane
 from tuning_operator.cluster.resources import BY_KIND, CONFIG_MAPS, RAY_CLUSTERS, TUNING_RUNS, Resource
 from tuning_operator.cluster.sidecar import SidecarClient, Unreachable
@@ -139,7 +139,7 @@ class Executor:
             if found is None:
                 # It went in between: look again soon.
                 raise errors.Conflict(str(error), error.status) from error
-            if label_of_run(found) != world.run.uid:
+            if not _is_ours(child, found, world):
                 text = f"{resource.kind} {manifest['metadata']['name']} belongs to somebody else"
                 memory.refusals[child] = Refusal(RefusalKind.NAME_CONFLICT, text, self._hands.clock())
                 return
@@ -219,6 +219,20 @@ class Executor:
             self._hands.caches.clusters.put(reply)
         else:
             self._hands.caches.clusters.drop(namespace, cluster.name, cluster.uid)
+
+
+def _is_ours(child: Child, found: dict[str, Any], world: World) -> bool:
+    """Whether an object that has a child's name is that child; one that `observe` does not count is not.
+
+    A claim that outlives its run has no owner, so there the label must do.
+    """
+    if label_of_run(found) != world.run.uid:
+        return False
+    if child is Child.CLAIM:
+        return True
+    if child is Child.JOB:
+        return world.run.uid in owners_of(found)
+    return controller_of(found) == world.run.uid
 
 
 def _refusal(kind: RefusalKind, error: errors.ApiError, now: datetime) -> Refusal:

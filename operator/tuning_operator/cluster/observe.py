@@ -1,12 +1,15 @@
 """From the local copies to a `World`: no request is made here.
 
-`reconcile` calls `Observer.observe` at the start of every pass.
+`reconcile` calls `Observer.observe` at the start of every pass. A label is only a claim, and anybody who may make a
+pod in any namespace can write it: what counts for a run lies in its namespace and is owned by it, or by what it owns.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from tuning_operator.api import meta
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.cluster.informer import Informer
 from tuning_operator.cluster.memory import Memory
@@ -16,6 +19,7 @@ from tuning_operator.engine import facts
 from tuning_operator.engine.world import ClusterView, JobView, PodView, World
 
 Named = TypeVar("Named", ClusterView, JobView)
+_DRIVER = meta.COMPONENT_DRIVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,19 @@ class Caches:
     def all(self) -> tuple[Informer[Any], ...]:
         """Every copy."""
         return self.runs, self.clusters, self.jobs, self.pods, self.claims
+
+    def head_address(self, view: RunView) -> str:
+        """Where the sidecar of a run's recorded RayCluster listens; empty while no head serves."""
+        cluster = (view.parsed()["status"].get("attempt") or {}).get("rayClusterUID")
+        heads = [
+            pod
+            for pod in self.pods.of(view.uid)
+            if pod.component == meta.COMPONENT_HEAD
+            and pod.ip
+            and pod.alive
+            and (pod.namespace, pod.owner) == (view.namespace, cluster)
+        ]
+        return max(heads, key=lambda pod: (pod.serves_ray, pod.name)).ip if heads else ""
 
 
 class Observer:
@@ -57,21 +74,39 @@ class Observer:
         claim = self._caches.claims.find(run.namespace, claim_name)
         made_by_us = run.spec.checkpoint.volume.claim_name is None
         memory = self._memory.of(run.uid, now)
+        notes = memory.notes()
+        clusters = [item for item in self._caches.clusters.of(run.uid) if item.owner == run.uid]
+        cluster = _named(clusters, run, name)
+        owner = run.status.attempt.ray_cluster_uid or (cluster.uid if cluster else "")
+        jobs = [item for item in self._caches.jobs.of(run.uid) if {run.uid, owner} & set(item.owners)]
+        job = _named(jobs, run, name)
+        # A Job that was lost and made again has another UID; the pods of both speak for the attempt.
+        drivers = {uid for uid in (run.status.attempt.job_uid, job.uid if job else None) if uid}
+
+        def ours(pods: Iterable[PodView]) -> tuple[PodView, ...]:
+            return tuple(pod for pod in pods if pod.attempt == number and _is_owned(pod, run, owner, drivers))
+
         world = World(
             now=now,
             run=run,
-            notes=memory.notes(),
+            notes=replace(notes, departed=ours(notes.departed)),
             kuberay_served=self._caches.clusters.served,
-            cluster=_named(self._caches.clusters.of(run.uid), name),
-            job=_named(self._caches.jobs.of(run.uid), name),
-            pods=tuple(pod for pod in self._caches.pods.of(run.uid) if pod.attempt == number),
+            cluster=cluster,
+            job=job,
+            pods=ours(self._caches.pods.of(run.uid)),
             claim_found=claim is not None,
             claim_is_foreign=made_by_us and claim is not None and claim.run_uid != run.uid,
         )
         if memory.note_signatures(facts.signatures(world), now):
-            world = replace(world, notes=memory.notes())
+            world = replace(world, notes=replace(world.notes, since=memory.notes().since))
         return world
 
 
-def _named(views: list[Named], name: str) -> Named | None:
-    return next((view for view in views if view.name == name), None)
+def _named(views: list[Named], run: TuningRun, name: str) -> Named | None:
+    return next((view for view in views if (view.namespace, view.name) == (run.namespace, name)), None)
+
+
+def _is_owned(pod: PodView, run: TuningRun, cluster: str, jobs: set[str]) -> bool:
+    """Whether a pod was made by the attempt's Job or, any but the driver, by its RayCluster."""
+    owned = pod.owner in jobs if pod.component == _DRIVER else pod.owner == cluster
+    return bool(pod.owner) and owned and pod.namespace == run.namespace

@@ -59,13 +59,13 @@ class ProgressPoller:
         return due
 
     async def _poll(self, view: RunView) -> None:
-        head = next((pod for pod in self._caches.pods.of(view.uid) if pod.component == "head" and pod.ip), None)
+        address = self._caches.head_address(view)
         memory = self._memory.of(view.uid, self._clock())
         before = (memory.progress, memory.metrics)
         try:
-            if head is None:
+            if not address:
                 raise Unreachable("no head pod with an address")
-            memory.progress = await self._sidecars.progress(head.ip)
+            memory.progress = await self._sidecars.progress(address)
             memory.metrics = Reachability.ANSWERED
             self._misses[view.uid] = 0
         except Unreachable:

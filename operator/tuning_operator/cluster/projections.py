@@ -72,22 +72,29 @@ def cluster(raw: Raw) -> ClusterView:
     return ClusterView(
         name=raw["metadata"]["name"],
         uid=raw["metadata"]["uid"],
+        namespace=raw["metadata"].get("namespace", ""),
+        owner=controller_of(raw),
         deleting="deletionTimestamp" in raw["metadata"],
-        head_ready=_condition(status, "HeadPodReady").get("status") == "True",
+        head_ready=_holds(status, "HeadPodReady"),
+        provisioned=_holds(status, "RayClusterProvisioned"),
         ready_workers=status.get("readyWorkerReplicas") or 0,
         desired_workers=status.get("desiredWorkerReplicas") or 0,
     )
 
 
 def job(raw: Raw) -> JobView:
-    """Keep whether it failed, and for which head it was made."""
-    failed = _condition(raw.get("status") or {}, "Failed")
+    """Keep whether it has ended, and for which head it was made."""
+    status = raw.get("status") or {}
+    failed = _condition(status, "Failed")
     annotations = raw["metadata"].get("annotations") or {}
     restarts = annotations.get(HEAD_RESTARTS_ANNOTATION, "")
     return JobView(
         name=raw["metadata"]["name"],
         uid=raw["metadata"]["uid"],
+        namespace=raw["metadata"].get("namespace", ""),
+        owners=owners_of(raw),
         deleting="deletionTimestamp" in raw["metadata"],
+        complete=_holds(status, "Complete"),
         failed=failed.get("status") == "True",
         reason=failed.get("reason") or "",
         message=failed.get("message") or "",
@@ -109,6 +116,8 @@ def pod(raw: Raw) -> PodView:
         uid=metadata["uid"],
         component=labels.get(meta.COMPONENT_LABEL, ""),
         attempt=int(attempt) if attempt.isdecimal() else 0,
+        namespace=metadata.get("namespace", ""),
+        owner=controller_of(raw),
         phase=status.get("phase") or "",
         reason=status.get("reason") or "",
         message=status.get("message") or "",
@@ -118,6 +127,7 @@ def pod(raw: Raw) -> PodView:
         unschedulable=scheduled.get("message") or "" if waits else "",
         disruption=disrupted.get("reason") or "" if disrupted.get("status") == "True" else "",
         containers=_containers(spec, status),
+        has_sandbox=_holds(status, "PodReadyToStartContainers"),
         gpus=sum(_gpus(container) for container in spec.get("containers") or ()),
     )
 
@@ -128,9 +138,20 @@ def claim(raw: Raw) -> ClaimView:
 
 
 def label_of_run(raw: Raw) -> str:
-    """UID of the run to which an object belongs; empty for others'."""
+    """UID of the run to which an object says that it belongs; empty for others'. Anybody may write a label."""
     uid: str = (raw["metadata"].get("labels") or {}).get(meta.RUN_UID_LABEL, "")
     return uid
+
+
+def controller_of(raw: Raw) -> str:
+    """UID of the owner that controls an object; empty when there is none."""
+    owners = raw["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), "")
+
+
+def owners_of(raw: Raw) -> tuple[str, ...]:
+    """UIDs of all owners of an object."""
+    return tuple(owner["uid"] for owner in raw["metadata"].get("ownerReferences") or ())
 
 
 def _containers(spec: Raw, status: Raw) -> tuple[ContainerView, ...]:
@@ -155,6 +176,7 @@ def _container(report: Raw, memory_limit: str) -> ContainerView:
         reason=details.get("reason") or "",
         message=details.get("message") or "",
         exit_code=details.get("exitCode"),
+        ready=report.get("ready") is True,
         restarts=report.get("restartCount") or 0,
         last_reason=last.get("reason") or "",
         last_message=last.get("message") or "",
@@ -166,6 +188,10 @@ def _gpus(container: Raw) -> int:
     limits = (container.get("resources") or {}).get("limits") or {}
     wanted = str(limits.get(_GPU, "0"))
     return int(wanted) if wanted.isdecimal() else 0
+
+
+def _holds(status: Raw, kind: str) -> bool:
+    return _condition(status, kind).get("status") == "True"
 
 
 def _condition(status: Raw, kind: str) -> Raw:

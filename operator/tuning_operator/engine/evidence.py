@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from tuning_contract.causes import Cause
 from tuning_contract.result import FAILED, SUCCEEDED, RunResult
 from tuning_contract.termination import EXIT_SUCCEEDED, VERDICT_CODES, TerminationMessage
+from tuning_operator.desired.raycluster import RAY_CONTAINER
 from tuning_operator.engine.contribution import Verdict
 from tuning_operator.engine.world import ContainerState, ContainerView, World
 
 DRIVER = "driver"
-RAY_HEAD = "ray-head"
+RAY_HEAD = RAY_CONTAINER
 
 
 @dataclass(frozen=True, slots=True)

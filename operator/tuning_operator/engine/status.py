@@ -79,7 +79,7 @@ def unreadable(status: Mapping[str, Any], generation: int, message: str, now: da
 def _phase(world: World, verdict: Verdict | None) -> Phase:
     if verdict is not None:
         return Phase.SUCCEEDED if verdict.succeeded else Phase.FAILED
-    if world.job is not None or world.run.status.attempt.job_uid:
+    if world.job_made:
         return Phase.RUNNING
     return Phase.PENDING if missing(world) else Phase.STARTING
 
@@ -143,7 +143,7 @@ def _cluster_ready(world: World, verdict: Verdict | None) -> Condition:
 
 def _started(world: World) -> Condition:
     kind = ConditionType.STARTED
-    if world.job is None and not world.run.status.attempt.job_uid:
+    if not world.job_made:
         return condition(kind, False, Reason.WAITING_FOR_CLUSTER, "the Job is made when the cluster is ready")
     drivers = [pod.container(evidence.DRIVER) for pod in world.drivers]
     alive = any(item is not None and item.state is not ContainerState.WAITING for item in drivers)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from tuning_contract.progress import Progress
 from tuning_contract.result import RunResult
 from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.desired.raycluster import RAY_CONTAINER
 
 
 class Child(StrEnum):
@@ -44,6 +45,7 @@ class ContainerView:
     message: str = ""
     """The kubelet's words, or the termination message."""
     exit_code: int | None = None
+    ready: bool = False
     restarts: int = 0
     last_reason: str = ""
     """Why its previous life ended."""
@@ -60,6 +62,9 @@ class PodView:
     component: str
     """head, driver, or what else the label says."""
     attempt: int
+    namespace: str = ""
+    owner: str = ""
+    """UID of its controller."""
     phase: str = ""
     reason: str = ""
     """Of the pod itself: Evicted, NodeLost."""
@@ -74,11 +79,24 @@ class PodView:
     """Reason of the condition DisruptionTarget: PreemptionByScheduler, DeletionByTaintManager."""
     containers: tuple[ContainerView, ...] = ()
     """Init containers first, then the others, as in the spec."""
+    has_sandbox: bool = False
+    """Volumes and network are ready (condition PodReadyToStartContainers): from then on images are pulled."""
     gpus: int = 0
 
     def container(self, name: str) -> ContainerView | None:
         """The container of that name."""
         return next((item for item in self.containers if item.name == name), None)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has neither ended nor is on its way out."""
+        return not self.deleting and self.phase not in ("Failed", "Succeeded")
+
+    @property
+    def serves_ray(self) -> bool:
+        """Whether Ray's head runs in it and answers."""
+        ray = self.container(RAY_CONTAINER)
+        return self.alive and self.phase == "Running" and ray is not None and ray.ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +105,15 @@ class ClusterView:
 
     name: str
     uid: str
+    namespace: str = ""
+    owner: str = ""
+    """UID of its controller."""
     deleting: bool = False
     head_ready: bool = False
     """The condition HeadPodReady. `status.state` latches and is never read."""
+    provisioned: bool = False
+    """The condition RayClusterProvisioned: all pods were ready once. It latches; from then on KubeRay makes no head
+    anew, since the cluster is made so."""
     ready_workers: int = 0
     desired_workers: int = 0
 
@@ -105,7 +129,11 @@ class JobView:
 
     name: str
     uid: str
+    namespace: str = ""
+    owners: tuple[str, ...] = ()
+    """UIDs of all owners: the garbage collector takes the RayCluster's away, the run's stays."""
     deleting: bool = False
+    complete: bool = False
     failed: bool = False
     reason: str = ""
     message: str = ""
@@ -200,9 +228,14 @@ class World:
 
     @property
     def head(self) -> PodView | None:
-        """The living head pod, the newest if KubeRay is replacing it."""
+        """The head pod that serves; while none does, one that lives, and at last any."""
         heads = [pod for pod in self.pods if pod.component == "head"]
-        return max(heads, key=lambda pod: (not pod.deleting, pod.name), default=None)
+        return max(heads, key=lambda pod: (pod.serves_ray, pod.alive, pod.name), default=None)
+
+    @property
+    def job_made(self) -> bool:
+        """Whether the attempt's Job is there, or once was."""
+        return self.job is not None or bool(self.run.status.attempt.job_uid)
 
     @property
     def drivers(self) -> tuple[PodView, ...]:

@@ -11,6 +11,7 @@ from tests.unit.engine.worlds import (
     NOW,
     RUNNING,
     a_cluster,
+    a_container,
     a_head,
     a_job,
     a_new_world,
@@ -95,6 +96,11 @@ def test_a_written_status_is_not_written_again() -> None:
         pytest.param({"cluster": a_cluster(desired_workers=2, ready_workers=2)}, True, id="all workers ready"),
         pytest.param({"cluster": a_cluster(), "pods": ()}, False, id="the head pod is not seen yet"),
         pytest.param({"cluster": a_cluster(), "pods": (a_head(deleting=True),)}, False, id="the head pod is going"),
+        pytest.param(
+            {"cluster": a_cluster(), "pods": (a_head(containers=(a_container(ready=False),)),)}, False, id="not ready"
+        ),
+        pytest.param({"cluster": a_cluster(), "pods": (a_head(phase="Pending"),)}, False, id="not running"),
+        pytest.param({"cluster": a_cluster(), "pods": (a_head(phase="Failed"),)}, False, id="ended"),
         pytest.param({"cluster": a_cluster(), "job": a_job()}, False, id="it is there"),
     ],
 )
@@ -103,7 +109,11 @@ def test_the_job_is_made_when_head_and_workers_are_ready(changes: dict[str, obje
 
 
 def test_the_job_remembers_the_head_for_which_it_was_made() -> None:
-    annotations = manifest(Child.JOB, a_starting_world(cluster=a_cluster()), SETTINGS)["metadata"]["annotations"]
+    # KubeRay may have replaced a head that ended; names tell nothing about which one serves.
+    ended = a_head(name=f"{NAME}-head-zzzzz", uid="ended", phase="Failed")
+    pending = a_head(name=f"{NAME}-head-yyyyy", uid="pending", phase="Pending", containers=())
+    world = a_starting_world(cluster=a_cluster(), pods=(ended, a_head(), pending))
+    annotations = manifest(Child.JOB, world, SETTINGS)["metadata"]["annotations"]
     assert annotations[HEAD_UID_ANNOTATION] == HEAD_UID
 
 

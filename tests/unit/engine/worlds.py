@@ -51,7 +51,9 @@ def some_notes(**changes: Any) -> Notes:
 
 
 def a_container(name: str = "ray-head", **changes: Any) -> ContainerView:
-    return replace(ContainerView(name, ContainerState.RUNNING), **changes)
+    """A container that runs and is ready, unless its state is another."""
+    ready = changes.get("state", ContainerState.RUNNING) is ContainerState.RUNNING
+    return replace(ContainerView(name, ContainerState.RUNNING, ready=ready), **changes)
 
 
 def a_waiting(name: str, reason: str, message: str = "", **changes: Any) -> ContainerView:

@@ -37,7 +37,7 @@ def decide(world: World, settings: Settings) -> Contribution | None:
 
 def _ended_heads(world: World) -> list[PodView]:
     """Heads that ended by themselves before training began, oldest first."""
-    if world.job is not None or world.run.status.attempt.job_uid:
+    if world.job_made:
         return []
     pods = [pod for pod in (*world.notes.departed, *world.pods) if pod.attempt == world.attempt]
     return [pod for pod in pods if pod.component == "head" and pod.phase == "Failed"]

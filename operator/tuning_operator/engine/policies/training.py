@@ -12,9 +12,8 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     """Make the Job. That its cluster is still the observed one was judged before."""
     if world.job is not None or missing(world) or world.cluster is None or not world.cluster.ready:
         return None
-    head = world.head
-    if head is None or head.deleting:
-        # The RayCluster says ready, the pod's own watch is behind: it will wake us.
+    if world.head is None or not world.head.serves_ray:
+        # The RayCluster says ready, the pod's own watch is behind or ahead: it will wake us.
         return None
     refusal = world.notes.refusals.get(Child.JOB)
     if refusal is None or world.now >= refusal.at + TRY_AGAIN:

@@ -1,0 +1,110 @@
+"""What counts as evidence for a run: labels are claims, owners and namespace are proof."""
+
+from typing import Any
+
+import pytest
+
+from tests.builders import UID, a_run_object
+from tests.unit.cluster.caches import some_caches
+from tests.unit.engine.worlds import CLUSTER_UID, JOB_UID, NAME, NOW, RUNNING
+from tuning_operator.cluster import projections
+from tuning_operator.cluster.memory import Memory
+from tuning_operator.cluster.observe import Caches, Observer
+from tuning_operator.engine.world import World
+
+LABELS = {"agenttuning.io/run-uid": UID, "agenttuning.io/attempt": "1"}
+
+
+def an_object(name: str, uid: str, *owners: str, component: str = "", **metadata: Any) -> dict[str, Any]:
+    """An object with the run's labels; the first owner controls it."""
+    return {
+        "metadata": {
+            "namespace": "ml",
+            "name": name,
+            "uid": uid,
+            "resourceVersion": "5",
+            "labels": LABELS | {"agenttuning.io/component": component},
+            "ownerReferences": [{"uid": owner, "controller": place == 0} for place, owner in enumerate(owners)],
+        }
+        | metadata
+    }
+
+
+def a_pod(name: str, owner: str, component: str, **metadata: Any) -> dict[str, Any]:
+    return an_object(name, f"uid-{name}", owner, component=component, **metadata) | {"status": {"podIP": "10.0.0.7"}}
+
+
+def observed(*pods: dict[str, Any], cluster: Any = None, job: Any = None, status: Any = RUNNING) -> World:
+    return Observer(some_filled_caches(*pods, cluster=cluster, job=job, status=status), Memory()).observe(
+        projections.run(a_run_object(status=status)), NOW
+    )
+
+
+def some_filled_caches(*pods: dict[str, Any], cluster: Any = None, job: Any = None, status: Any = RUNNING) -> Caches:
+    caches = some_caches()
+    caches.runs.put(a_run_object(status=status))
+    caches.clusters.put(cluster or an_object(NAME, CLUSTER_UID, UID))
+    caches.jobs.put(job or an_object(NAME, JOB_UID, CLUSTER_UID, UID))
+    for pod in pods:
+        caches.pods.put(pod)
+    return caches
+
+
+def test_what_the_run_and_its_children_own_is_evidence() -> None:
+    world = observed(
+        a_pod("head", CLUSTER_UID, "head"), a_pod("worker", CLUSTER_UID, "worker"), a_pod("driver", JOB_UID, "driver")
+    )
+    assert world.cluster is not None
+    assert world.job is not None
+    assert [pod.name for pod in world.pods] == ["driver", "head", "worker"]
+
+
+@pytest.mark.parametrize("status", [RUNNING, None], ids=["recorded", "not recorded yet"])
+@pytest.mark.parametrize(
+    "forged",
+    [
+        a_pod("driver", JOB_UID, "driver", namespace="elsewhere"),
+        a_pod("driver", "another", "driver"),
+        a_pod("driver", CLUSTER_UID, "driver"),
+        a_pod("head", CLUSTER_UID, "head", namespace="elsewhere"),
+        a_pod("head", JOB_UID, "head"),
+        a_pod("head", UID, "head"),
+        a_pod("head", CLUSTER_UID, "head", ownerReferences=[{"uid": CLUSTER_UID}]),
+        a_pod("head", CLUSTER_UID, "head", ownerReferences=None),
+    ],
+)
+def test_a_pod_that_only_has_the_runs_labels_is_no_evidence(forged: dict[str, Any], status: Any) -> None:
+    assert observed(forged, status=status).pods == ()
+
+
+@pytest.mark.parametrize("namespace", ["elsewhere", "ml"])
+def test_a_cluster_or_job_that_only_has_the_runs_labels_is_none(namespace: str) -> None:
+    cluster = an_object(NAME, "x", UID if namespace == "elsewhere" else "another", namespace=namespace)
+    job = an_object(NAME, "y", UID if namespace == "elsewhere" else "another", namespace=namespace)
+    world = observed(cluster=cluster, job=job)
+    assert (world.cluster, world.job) == (None, None)
+
+
+def test_the_job_counts_when_only_the_run_owns_it_any_more() -> None:
+    job = an_object(NAME, JOB_UID, ownerReferences=[{"uid": UID, "controller": False}])
+    assert observed(job=job).job is not None
+
+
+def test_the_pods_of_a_job_that_was_lost_still_speak() -> None:
+    world = observed(a_pod("driver", JOB_UID, "driver"), job=an_object(NAME, "the second", CLUSTER_UID, UID))
+    assert [pod.name for pod in world.pods] == ["driver"]
+
+
+def test_the_last_view_of_a_strangers_pod_is_no_evidence() -> None:
+    caches, memory = some_filled_caches(), Memory()
+    for pod in (a_pod("driver", "another", "driver"), a_pod("head", CLUSTER_UID, "head")):
+        memory.of(UID, NOW).note_departure(projections.pod(pod))
+    world = Observer(caches, memory).observe(projections.run(a_run_object(status=RUNNING)), NOW)
+    assert [pod.name for pod in world.notes.departed] == ["head"]
+
+
+def test_only_the_clusters_own_head_is_asked_for_progress() -> None:
+    view = projections.run(a_run_object(status=RUNNING))
+    strangers = [a_pod("a", CLUSTER_UID, "head", namespace="elsewhere"), a_pod("b", "another", "head")]
+    assert some_filled_caches(*strangers).head_address(view) == ""
+    assert some_filled_caches(*strangers, a_pod("c", CLUSTER_UID, "head")).head_address(view) == "10.0.0.7"
