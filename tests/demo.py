@@ -116,6 +116,8 @@ def timeline(cluster: Cluster, run: Object, released: float | None) -> list[str]
     if points["Finished"]:
         ended = moment(points["Finished"])
         lines.append(f"apply -> Finished             {ended - applied:6.1f} s")
+        if steps:
+            lines.append(f"last step -> Finished         {ended - steps[-1]:6.1f} s (evaluation, final model, result)")
         if released is not None:
             lines.append(f"Finished -> pods gone         {released - ended:6.1f} s")
     return lines
