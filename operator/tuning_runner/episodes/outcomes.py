@@ -50,11 +50,13 @@ def after_workflow(reply: Mapping[str, Any], session: ModelSession) -> Ending:
         return Ending(Outcome.LOST, EpisodeError("worker", "WorkerDied", reply["text"]))
     failure = session.last_failure
     if status in ("timeout", STUCK):
-        return _at_the_deadline(failure, session)
+        return _at_the_deadline(session.unresolved_failure or failure, session)
+    if session.unresolved_failure is not None:
+        # Also when the workflow swallowed it and went on: a reply that never came must not become a reward.
+        return _model_error(session.unresolved_failure)
     if failure is not None and failure.kind is FailureKind.LIMIT:
         return _at_a_limit(failure, session)
-    if failure is not None and failure.kind in (FailureKind.MODEL, FailureKind.REFUSED):
-        # Also when the workflow swallowed it: a reply that never came must not become a reward.
+    if failure is not None and failure.kind is FailureKind.REFUSED:
         return _model_error(failure)
     if status == "raised":
         return _raised(reply["error"], session)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from tuning_contract.run_document import Sampling
 from tuning_contract.schedule import turn_seed
@@ -25,7 +26,7 @@ from tuning_runner.episodes.gateway_errors import (
     GatewayError,
 )
 from tuning_runner.episodes.policy import Generation, GenerationRequest, Policy, Renderer, Reply
-from tuning_runner.episodes.turns import GatewayFailure, Turn
+from tuning_runner.episodes.turns import FailureKind, GatewayFailure, Turn
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Session:
         self._running: set[asyncio.Task[Answer]] = set()
         self._failures: list[GatewayFailure] = []
         self._last_failure: GatewayFailure | None = None
+        self._unresolved: dict[bytes, GatewayFailure] = {}
         self._started = 0
         self._sampling = 0
         self._closed = False
@@ -94,6 +96,11 @@ class Session:
     def last_failure(self) -> GatewayFailure | None:
         """The newest answer's typed error; None when the newest answer was a turn."""
         return self._last_failure
+
+    @property
+    def unresolved_failure(self) -> GatewayFailure | None:
+        """The oldest failure of the model whose request, known by its body, got no turn."""
+        return next(iter(self._unresolved.values()), None)
 
     @property
     def pending(self) -> int:
@@ -125,7 +132,7 @@ class Session:
             task = asyncio.create_task(self._sampled_answer(raw))
             self._answers[digest] = task
             self._running.add(task)
-            task.add_done_callback(self._finished)
+            task.add_done_callback(partial(self._finished, digest))
         try:
             # The client may hang up and ask again: the turn goes on.
             return await asyncio.shield(task)
@@ -134,14 +141,18 @@ class Session:
                 raise GatewayError(EPISODE_CLOSED, "this try of the episode is over") from None
             raise
 
-    def _finished(self, task: asyncio.Task[Answer]) -> None:
+    def _finished(self, digest: bytes, task: asyncio.Task[Answer]) -> None:
         self._running.discard(task)
         if task.cancelled():
             return
         error = task.exception()
         self._last_failure = error.failure if isinstance(error, GatewayError) else None
-        if self._last_failure is not None:
-            self._failures.append(self._last_failure)
+        if self._last_failure is None:
+            self._unresolved.pop(digest, None)
+            return
+        self._failures.append(self._last_failure)
+        if self._last_failure.kind is FailureKind.MODEL:
+            self._unresolved[digest] = self._last_failure
 
     async def _sampled_answer(self, raw: bytes) -> Answer:
         if self._closed:

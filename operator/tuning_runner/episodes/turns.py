@@ -91,6 +91,11 @@ class ModelSession(Protocol):
         ...
 
     @property
+    def unresolved_failure(self) -> GatewayFailure | None:
+        """A failure of the model whose request, however often it was sent, got no turn; None without one."""
+        ...
+
+    @property
     def pending(self) -> int:
         """Requests that wait for the policy."""
         ...

@@ -83,6 +83,13 @@ async def _deed(does: str, task: Task, model: Any, reply: str) -> WorkflowOutput
             await model([{"role": "user", "content": "fails"}])
         except Exception:
             reply = "nothing"
+    if does in ("swallow and go on", "ask again"):
+        question = {"role": "user", "content": "fails once"}
+        try:
+            await model([question])
+        except Exception:
+            again = question if does == "ask again" else {"role": "user", "content": "hi"}
+            reply = (await model([again])).text
     return WorkflowOutput(response=reply)
 
 

@@ -160,6 +160,26 @@ async def test_a_model_failure_that_the_workflow_swallows_never_becomes_a_reward
     assert (result.record.outcome, result.record.reward) == (Outcome.MODEL_ERROR, None)
 
 
+async def test_a_model_failure_counts_until_the_same_request_gets_its_turn() -> None:
+    failed = set()
+
+    def script(prompt: str, request: Any) -> str:
+        if "fails once" in prompt and request.prompt_ids not in failed:
+            failed.add(request.prompt_ids)
+            raise RuntimeError("no weights")
+        return "hi"
+
+    for does, outcome, reward in (
+        ("swallow and go on", Outcome.MODEL_ERROR, None),
+        ("ask again", Outcome.COMPLETED, 1.0),
+    ):
+        failed.clear()
+        async with a_bench("scripted", policy=ScriptedPolicy(script)) as bench:
+            (result,) = await bench.run([a_task(does)])
+        assert failed
+        assert (result.record.outcome, result.record.reward) == (outcome, reward)
+
+
 async def test_a_refused_request_is_a_model_error_of_the_workflows_own_and_not_tried_again() -> None:
     async with a_bench("scripted", max_attempts=3) as bench:
         (result,) = await bench.run([a_task("refused request")])
