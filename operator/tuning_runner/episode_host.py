@@ -34,15 +34,14 @@ class EpisodeHost:
         self._pool: WorkerPool | None = None
         self._gateway: Gateway | None = None
         self._runner: EpisodeRunner | None = None
+        self._loading: Future[None] | None = None
 
     def load_user_code(self) -> "Future[None]":
         """Start the worker template, which imports the user's modules; the future raises what is wrong with them."""
-        return self._submit(self._start_pool())
-
-    async def _start_pool(self) -> None:
-        pool = WorkerPool(WorkerSettings(workflow=self._run.workflow, size=self._run.rollout.concurrency))
-        await pool.start()
-        self._pool = pool
+        # Held before it is started: `close` must find and end a process that hangs in the user's module.
+        self._pool = WorkerPool(WorkerSettings(workflow=self._run.workflow, size=self._run.rollout.concurrency))
+        self._loading = self._submit(self._pool.start())
+        return self._loading
 
     def serve(self, policy: Policy, renderer: Renderer) -> None:
         """Open the gateway; the user's code must have been loaded."""
@@ -94,6 +93,9 @@ class EpisodeHost:
             await self._gateway.stop()
         if self._pool is not None:
             await self._pool.stop()
+        if self._loading is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wrap_future(self._loading)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)

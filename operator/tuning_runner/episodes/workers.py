@@ -110,20 +110,28 @@ class _Template:
                 raise
 
     def _exchange(self, message: bytes, sent: socket.socket | None) -> dict[str, Any]:
-        if sent is None:
-            self._control.send(message)
-        else:
-            socket.send_fds(self._control, [message], [sent.fileno()])
-        answer = self._control.recv(_CONTROL_BYTES)
+        try:
+            if sent is None:
+                self._control.send(message)
+            else:
+                socket.send_fds(self._control, [message], [sent.fileno()])
+            answer = self._control.recv(_CONTROL_BYTES)
+        except TimeoutError:
+            # Its late answer would be taken for that to the next order.
+            self._process.kill()
+            raise
         if not answer:
             raise ConnectionResetError("the worker template has ended")
         return dict(json.loads(answer))
 
     async def stop(self) -> None:
         """Close the connection: the template ends its workers and itself."""
-        self._control.close()
         if not self._loaded:
             self._process.kill()  # it may hang in the user's module
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # ends an exchange that waits in another thread
+        async with self._lock:
+            self._control.close()
         try:
             await asyncio.to_thread(self._process.wait, 5.0)
         except subprocess.TimeoutExpired:
@@ -224,13 +232,13 @@ class WorkerPool:
             EntrypointError: a function is not there or has the wrong form.
             UserCodeError: a module raises, hangs or ends the process when it is imported.
         """
-        template = _Template(self._settings)
+        template = self._template = _Template(self._settings)
         try:
             self.judge_digest = await template.load()
         except BaseException:
+            self._template = None
             await template.stop()
             raise
-        self._template = template
 
     async def stop(self) -> None:
         """Kill all workers and the template."""
@@ -272,7 +280,7 @@ class WorkerPool:
         template = self._running()
         try:
             return await _Worker.connect(*await template.fork())
-        except OSError:
+        except (OSError, KeyError):
             # The template is gone, by the kernel's memory killer, say: its workers live on, a new one makes more.
             return await _Worker.connect(*await (await self._replacement(template)).fork())
 

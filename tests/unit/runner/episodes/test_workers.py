@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.runner.documents import a_run_document
 from tests.unit.runner.episodes.scripted import AGENTS, a_bench
 from tuning_contract.causes import Cause
 from tuning_contract.run_document import WorkflowSettings
+from tuning_runner.episode_host import EpisodeHost
 from tuning_runner.episodes.errors import EntrypointError, RunError, UserCodeError
 from tuning_runner.episodes.workers import WorkerPool, WorkerSettings
 
@@ -66,6 +68,37 @@ async def test_a_module_that_fails_at_import_fails_the_run_and_not_the_trainer(
     assert isinstance(error, UserCodeError)
     assert error.cause is Cause.WORKFLOW_ERROR
     assert text in error.message
+
+
+def test_a_module_that_hangs_at_import_is_ended_with_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = tmp_path / "pid"
+    source = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))\ntime.sleep(120)"
+    (tmp_path / "hanging_agent.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    host = EpisodeHost(a_run_document(workflow=WorkflowSettings("hanging_agent:run")), 1)
+    loading = host.load_user_code()
+    deadline = time.monotonic() + 60
+    while not (started.exists() and started.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    before = time.monotonic()
+    host.close()
+    assert time.monotonic() - before < 10
+    assert not _runs(int(started.read_text()))
+    assert isinstance(loading.exception(timeout=0), UserCodeError)
+
+
+async def test_a_template_that_answers_too_late_is_replaced() -> None:
+    tasks = [{"question": "hi", "answer": "hi"}]
+    async with a_bench(size=2) as bench:
+        await bench.run(tasks)
+        template = bench.pool._running()
+        template._control.settimeout(0.3)
+        os.kill(template._process.pid, signal.SIGSTOP)
+        results = await bench.run(tasks, group_size=6, step=4)
+        assert [result.record.reward for result in results] == [1.0] * 6
+        assert bench.pool._running() is not template
+        assert not _runs(template._process.pid)
 
 
 async def test_workers_are_used_again_and_ended_with_the_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
