@@ -22,7 +22,7 @@ class Phase(StrEnum):
     STARTING = "Starting"
     """Cluster or job are on their way."""
     RUNNING = "Running"
-    """The Job's driver has submitted the training."""
+    """The Job is made; its driver submits the training and follows it."""
     SUCCEEDED = "Succeeded"
     """Every step is done, evaluated and saved."""
     FAILED = "Failed"
@@ -110,6 +110,8 @@ class Reason(StrEnum):
     """Degraded: the operator lacks a permission; the message names verb and resource."""
     DRIVER_EXIT = "DriverExit"
     """Degraded: the run succeeded although its driver ended badly."""
+    POD_NOT_CREATED = "PodNotCreated"
+    """Degraded: volumes or network of a pod are not ready."""
     NOT_SUSPENDED = "NotSuspended"
     """Suspended: nobody asked for it."""
     IN_PROGRESS = "InProgress"
@@ -132,7 +134,7 @@ class Condition(ApiModel):
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """metadata.generation that was judged."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When the status last changed, RFC 3339."""
+    """When the status last changed, RFC 3339; of Degraded, when what it shows began to be shown."""
 
 
 def timestamp(moment: datetime) -> str:
@@ -146,7 +148,8 @@ def merge(old: Iterable[Condition], new: Iterable[Condition], now: datetime) -> 
     Args:
         old: what the status holds.
         new: what is true now, without transition times; types that are not named stay as they were.
-        now: becomes the transition time of a condition that is new or whose status changed.
+        now: becomes the transition time of a condition that is new or whose status changed. Degraded, where each
+            text is another matter, changes with every reason and message: so the time is that of what it shows.
 
     Returns:
         All conditions in the order of ConditionType, unknown types last; equal to `old` when nothing changed.
@@ -154,11 +157,16 @@ def merge(old: Iterable[Condition], new: Iterable[Condition], now: datetime) -> 
     merged = {condition.type: condition for condition in old}
     for condition in new:
         before = merged.get(condition.type)
-        unchanged = before is not None and before.status == condition.status
-        moment = before.last_transition_time if before is not None and unchanged else timestamp(now)
+        same = before is not None and _subject(before) == _subject(condition)
+        moment = before.last_transition_time if before is not None and same else timestamp(now)
         merged[condition.type] = condition.model_copy(update={"last_transition_time": moment})
     order = {str(kind): place for place, kind in enumerate(ConditionType)}
     return tuple(sorted(merged.values(), key=lambda condition: (order.get(condition.type, len(order)), condition.type)))
+
+
+def _subject(condition: Condition) -> tuple[str, ...]:
+    words = (condition.reason, condition.message) if condition.type == ConditionType.DEGRADED else ()
+    return (condition.status, *words)
 
 
 def find(conditions: Iterable[Condition], kind: str) -> Condition | None:

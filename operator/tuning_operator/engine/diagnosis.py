@@ -5,10 +5,13 @@ the evidence of a lost head.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from tuning_contract.causes import Cause
+from tuning_operator.api.conditions import Condition, ConditionStatus, Reason
+from tuning_operator.desired.raycluster import SIDECAR_CONTAINER
 from tuning_operator.engine.world import ContainerState, ContainerView, PodView, World
 
 _PULL_REASONS = frozenset(
@@ -25,6 +28,9 @@ _NOT_FOUND = re.compile(
 _CRASHES = 3
 """Crashes of a container that never ran well, after which it will not."""
 
+CREATING = timedelta(seconds=60)
+"""Volumes and network of a pod are ready within seconds, unless something is wrong with them."""
+
 _DISRUPTIONS = {
     "PreemptionByScheduler": Cause.PREEMPTED,
     "EvictionByEvictionAPI": Cause.EVICTED,
@@ -38,71 +44,111 @@ _DISRUPTIONS = {
 class Trouble:
     """What keeps a pod from running."""
 
-    cause: Cause
+    cause: Cause | Reason
     place: str
     """Container or pod that has it."""
     message: str
     hopeless: bool
     """Waiting longer will not help unless somebody acts."""
+    vital: bool = True
+    """The training cannot go on without it."""
 
     @property
     def signature(self) -> str:
         """The same as long as it is the same trouble: the kubelet alternates its words for one."""
         return f"{self.cause}|{self.place}|{self.hopeless}"
 
+    def is_told_by(self, shown: Condition | None) -> bool:
+        """Whether a condition shows this very trouble: of the same place, and with no more hope than there is."""
+        if shown is None or shown.status is not ConditionStatus.TRUE or shown.reason != self.cause:
+            return False
+        known = not self.hopeless or self.cause is not Cause.IMAGE_PULL_FAILED or _is_hopeless_pull(shown.message)
+        return known and shown.message.partition(":")[0] == self.message.partition(":")[0]
+
 
 def trouble_of(world: World) -> Trouble | None:
-    """The trouble of the pods; the head's before the driver's."""
-    for pod in sorted(world.pods, key=lambda pod: (pod.component != "head", pod.name)):
-        if pod.deleting:
-            continue
-        found = _of_pod(pod)
-        if found is not None:
-            return found
-    return None
+    """The trouble of the pods: what is vital first, then the head's before the driver's."""
+    pods = sorted(world.pods, key=lambda pod: (pod.component != "head", pod.name))
+    found = [trouble for pod in pods if not pod.deleting for trouble in _of_pod(pod, world)]
+    return min(found, key=lambda trouble: not trouble.vital, default=None)
+
+
+def next_look(world: World) -> datetime | None:
+    """When a pod that is being made will have taken too long; None while there is none."""
+    begun = [pod.started_at for pod in world.pods if _is_being_made(pod) and pod.started_at is not None]
+    due = [moment + CREATING for moment in begun]
+    return min((moment for moment in due if moment > world.now), default=None)
+
+
+def is_disrupted(pod: PodView) -> bool:
+    """Whether the cluster itself takes the pod away: its node is lost, or it is evicted or preempted."""
+    return _disruption(pod) is not None
 
 
 def ended_by(pods: Iterable[PodView], container: str) -> tuple[Cause, str]:
     """Why a pod, or its main container, ended: cause and words; HeadLost when nothing better is known."""
+    words = ""
     for pod in pods:
-        if pod.disruption in _DISRUPTIONS:
-            return _DISRUPTIONS[pod.disruption], f"pod {pod.name}: {pod.disruption}"
-        if pod.reason == "Evicted":
-            return Cause.EVICTED, f"pod {pod.name} was evicted: {pod.message}"
-        if pod.reason in ("NodeLost", "NodeShutdown", "Terminated"):
-            return Cause.NODE_LOST, f"pod {pod.name}: {pod.reason}: {pod.message}"
+        found = _disruption(pod)
+        if found is not None:
+            return found
         main = pod.container(container)
         if main is not None and "OOMKilled" in (main.reason, main.last_reason):
             return Cause.OUT_OF_MEMORY, _out_of_memory(main)
-    return Cause.HEAD_LOST, ""
+        if main is not None and main.state is ContainerState.TERMINATED:
+            words = f"{main.name}: {main.reason}: {main.message}".rstrip(": ")
+    return Cause.HEAD_LOST, words
 
 
-def _of_pod(pod: PodView) -> Trouble | None:
-    if pod.unschedulable:
-        message = f"pod {pod.name} is Unschedulable: {pod.unschedulable}"
-        return Trouble(Cause.UNSCHEDULABLE, pod.component, message, hopeless=False)
-    for container in pod.containers:
-        if container.state is ContainerState.WAITING:
-            found = _of_waiting(container)
-            if found is not None:
-                return found
+def _disruption(pod: PodView) -> tuple[Cause, str] | None:
+    if pod.disruption in _DISRUPTIONS:
+        return _DISRUPTIONS[pod.disruption], f"pod {pod.name}: {pod.disruption}"
+    if pod.reason == "Evicted":
+        return Cause.EVICTED, f"pod {pod.name} was evicted: {pod.message}"
+    if pod.reason in ("NodeLost", "NodeShutdown", "Terminated"):
+        return Cause.NODE_LOST, f"pod {pod.name}: {pod.reason}: {pod.message}"
     return None
 
 
-def _of_waiting(container: ContainerView) -> Trouble | None:
+def _of_pod(pod: PodView, world: World) -> Iterator[Trouble]:
+    if pod.unschedulable:
+        message = f"pod {pod.name} is Unschedulable: {pod.unschedulable}"
+        yield Trouble(Cause.UNSCHEDULABLE, pod.component, message, hopeless=False)
+    for container in pod.containers:
+        if container.state is ContainerState.WAITING:
+            # Training goes on without the sidecar: only figures are missing.
+            vital = not (container.name == SIDECAR_CONTAINER and world.job_made)
+            found = _of_waiting(container, vital)
+            if found is not None:
+                yield found
+    if _is_being_made(pod) and pod.started_at is not None and world.now >= pod.started_at + CREATING:
+        text = f"volumes or network of pod {pod.name} are not ready: see kubectl describe pod {pod.name}"
+        yield Trouble(Reason.POD_NOT_CREATED, pod.component, text, hopeless=False)
+
+
+def _is_being_made(pod: PodView) -> bool:
+    """Whether a kubelet has accepted the pod and still works on what its containers need; images come after that."""
+    return pod.phase == "Pending" and not pod.deleting and not pod.has_sandbox
+
+
+def _is_hopeless_pull(words: str) -> bool:
+    return _NOT_FOUND.search(words) is not None
+
+
+def _of_waiting(container: ContainerView, vital: bool) -> Trouble | None:
+    name = container.name
     words = f"{container.reason}: {container.message}" if container.message else container.reason
     if container.reason in _PULL_REASONS:
-        hopeless = bool(_NOT_FOUND.search(words))
-        return Trouble(Cause.IMAGE_PULL_FAILED, container.name, f"{container.name}: {words}", hopeless)
+        return Trouble(Cause.IMAGE_PULL_FAILED, name, f"{name}: {words}", _is_hopeless_pull(words), vital)
     if container.reason in _CONFIG_REASONS:
-        return Trouble(Cause.CONTAINER_CONFIG_ERROR, container.name, f"{container.name}: {words}", hopeless=True)
+        return Trouble(Cause.CONTAINER_CONFIG_ERROR, name, f"{name}: {words}", hopeless=True, vital=vital)
     if container.reason == _CRASH:
         hopeless = container.restarts >= _CRASHES
         if container.last_reason == "OOMKilled":
-            return Trouble(Cause.OUT_OF_MEMORY, container.name, _out_of_memory(container), hopeless)
+            return Trouble(Cause.OUT_OF_MEMORY, name, _out_of_memory(container), hopeless, vital)
         last = container.last_message or container.last_reason
-        words = f"{container.name}: {_CRASH}, {container.restarts} restarts: {last}".rstrip(": ")
-        return Trouble(Cause.HEAD_LOST, container.name, words, hopeless)
+        words = f"{name}: {_CRASH}, {container.restarts} restarts: {last}".rstrip(": ")
+        return Trouble(Cause.HEAD_LOST, name, words, hopeless, vital)
     return None
 
 

@@ -40,6 +40,13 @@ def test_the_time_moves_with_the_status() -> None:
     assert after.last_transition_time == "2026-01-02T12:05:00Z"
 
 
+def test_the_time_of_degraded_is_that_of_what_it_shows() -> None:
+    before = merge((), [a_condition(ConditionType.DEGRADED, reason="Unschedulable")], NOON)
+    assert merge(before, [a_condition(ConditionType.DEGRADED, reason="Unschedulable")], LATER) == before
+    (after,) = merge(before, [a_condition(ConditionType.DEGRADED, reason="ImagePullFailed")], LATER)
+    assert after.last_transition_time == "2026-01-02T12:05:00Z"
+
+
 def test_merging_the_same_again_changes_nothing() -> None:
     before = merge((), [a_condition(ConditionType.STARTED), a_condition()], NOON)
     assert merge(before, [a_condition(), a_condition(ConditionType.STARTED)], LATER) == before

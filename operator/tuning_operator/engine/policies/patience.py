@@ -5,9 +5,11 @@ A head that ends before it was ready is made again by KubeRay, at once and for e
 
 from datetime import UTC, datetime, timedelta
 
+from tuning_contract.causes import Cause
 from tuning_operator.api.conditions import ConditionType, find
 from tuning_operator.engine import diagnosis, evidence, facts
 from tuning_operator.engine.contribution import Contribution, Verdict
+from tuning_operator.engine.diagnosis import Trouble
 from tuning_operator.engine.world import PodView, World
 from tuning_operator.settings import Settings
 
@@ -20,14 +22,12 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     ended = _ended_heads(world)
     if len({pod.uid for pod in ended}) >= HEADS:
         cause, words = diagnosis.ended_by(ended, evidence.RAY_HEAD)
-        last = ended[-1].container(evidence.RAY_HEAD)
-        words = words or (f"{last.reason}: {last.message}".strip(": ") if last else "")
         text = f"{HEADS} head pods ended before the cluster was ready: {words}"
         return Contribution(verdict=Verdict(cause, text), final=True)
     trouble = diagnosis.trouble_of(world)
-    if trouble is None or not trouble.hopeless:
+    if trouble is None or not (trouble.hopeless and trouble.vital and isinstance(trouble.cause, Cause)):
         return None
-    began = min(facts.since(world, facts.TROUBLE), _shown_since(world, trouble.cause))
+    began = min(facts.since(world, facts.TROUBLE), _shown_since(world, trouble))
     deadline = began + timedelta(seconds=settings.startup_patience_seconds)
     if world.now < deadline:
         return Contribution(due=deadline)
@@ -43,9 +43,9 @@ def _ended_heads(world: World) -> list[PodView]:
     return [pod for pod in pods if pod.component == "head" and pod.phase == "Failed"]
 
 
-def _shown_since(world: World, cause: str) -> datetime:
+def _shown_since(world: World, trouble: Trouble) -> datetime:
     """Since when the status shows this trouble: a restart of the operator does not start the wait anew."""
     shown = find(world.run.status.conditions, ConditionType.DEGRADED)
-    if shown is None or shown.reason != cause or shown.last_transition_time is None:
+    if shown is None or shown.last_transition_time is None or not trouble.is_told_by(shown):
         return world.now
     return datetime.fromisoformat(shown.last_transition_time).astimezone(UTC)

@@ -6,7 +6,7 @@ Pods pass through many states on their way, so only what has not changed for a w
 from datetime import datetime, timedelta
 
 from tuning_contract.causes import Cause
-from tuning_operator.api.conditions import Condition, ConditionStatus, ConditionType, find
+from tuning_operator.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find
 from tuning_operator.engine import diagnosis, facts
 from tuning_operator.engine.contribution import Contribution, condition
 from tuning_operator.engine.world import World
@@ -14,6 +14,7 @@ from tuning_operator.settings import Settings
 
 SETTLED = timedelta(seconds=10)
 """Age at which a reason is worth a write."""
+_TROUBLES = frozenset({*Cause, Reason.POD_NOT_CREATED})
 
 
 def decide(world: World, settings: Settings) -> Contribution | None:
@@ -22,12 +23,13 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     shown = _shown(world)
     deadline = facts.since(world, facts.TROUBLE) + SETTLED
     if trouble is None and shown is None:
-        return None
+        look = diagnosis.next_look(world)
+        return Contribution(due=look) if look else None
     if world.now < deadline:
         return _as_before(shown, deadline) if shown else Contribution(due=deadline)
     if trouble is None:
         return None
-    if shown is not None and shown.reason == trouble.cause:
+    if shown is not None and trouble.is_told_by(shown):
         # The kubelet alternates between two sentences for one trouble: the first one stays.
         return _as_before(shown)
     degraded = condition(ConditionType.DEGRADED, True, trouble.cause, trouble.message)
@@ -37,7 +39,9 @@ def decide(world: World, settings: Settings) -> Contribution | None:
 def _shown(world: World) -> Condition | None:
     """The trouble that the status shows now."""
     degraded = find(world.run.status.conditions, ConditionType.DEGRADED)
-    if degraded is None or degraded.status is not ConditionStatus.TRUE or degraded.reason not in set(Cause):
+    if degraded is None or degraded.status is not ConditionStatus.TRUE:
+        return None
+    if degraded.reason not in _TROUBLES:
         return None
     return degraded
 

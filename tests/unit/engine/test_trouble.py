@@ -1,0 +1,135 @@
+"""What keeps pods from running: what is shown of it, since when, and for how long it is borne."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.builders import a_run, some_settings
+from tests.unit.engine.worlds import (
+    NOW,
+    RUNNING,
+    STARTING,
+    a_driver,
+    a_head,
+    a_running_world,
+    a_starting_world,
+    a_waiting,
+    seconds,
+    some_notes,
+)
+from tuning_operator.engine.plan import Plan, plan
+from tuning_operator.engine.world import PodView, World
+
+NOT_FOUND = a_waiting("ray-head", "ErrImagePull", "x:1: not found")
+REFUSED = a_waiting("ray-head", "ErrImagePull", "dial tcp: connection refused")
+AN_HOUR_AGO = "2026-01-02T11:00:00Z"
+
+
+def planned(world: World) -> Plan:
+    return plan(world, some_settings())
+
+
+def degraded(reason: str, message: str, since: str = AN_HOUR_AGO) -> dict[str, Any]:
+    return {
+        "type": "Degraded",
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+        "observedGeneration": 1,
+    }
+
+
+def a_troubled_world(head: PodView, shown: dict[str, Any], age: float) -> World:
+    """Its trouble is known for some seconds, its status shows what was written an hour ago."""
+    notes = some_notes(config_made=True, since={"trouble": NOW - seconds(age)})
+    return a_starting_world(run=a_run(status=STARTING | {"conditions": [shown]}), notes=notes, pods=(head,))
+
+
+def the_degraded(todo: Plan) -> dict[str, Any]:
+    assert todo.status is not None
+    found: dict[str, Any] = next(item for item in todo.status.patch["conditions"] if item["type"] == "Degraded")
+    return found
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        degraded("Unschedulable", "pod x is Unschedulable: 0/3 nodes"),
+        degraded("ImagePullFailed", "ray-head: ErrImagePull: dial tcp: connection refused"),
+        degraded("ImagePullFailed", "tuning-sidecar: ErrImagePull: y:1: not found"),
+    ],
+)
+def test_an_earlier_trouble_does_not_use_up_the_patience_with_a_new_one(earlier: dict[str, Any]) -> None:
+    head = a_head(phase="Pending", containers=(NOT_FOUND,))
+    todo = planned(a_troubled_world(head, earlier, age=20))
+    assert todo.status is not None
+    assert "phase" not in todo.status.patch
+    shown = the_degraded(todo)
+    assert shown["message"] == "ray-head: ErrImagePull: x:1: not found"
+    assert shown["lastTransitionTime"] == "2026-01-02T12:00:00Z"
+    # The patience counts from when this trouble began, which a restarted operator knows by the condition.
+    after = a_troubled_world(head, shown, age=0)
+    assert planned(replace(after, now=NOW + seconds(299))).due == NOW + seconds(300)
+    late = planned(replace(after, now=NOW + seconds(300))).status
+    assert late is not None
+    assert (late.patch["phase"], late.patch["reason"]) == ("Failed", "ImagePullFailed")
+
+
+def test_the_kubelets_other_sentence_for_the_same_trouble_changes_nothing() -> None:
+    shown = degraded("ImagePullFailed", "ray-head: ImagePullBackOff: Back-off: x:1: not found", "2026-01-02T11:58:00Z")
+    for container in (NOT_FOUND, REFUSED):
+        todo = planned(a_troubled_world(a_head(phase="Pending", containers=(container,)), shown, age=20))
+        assert the_degraded(todo) == shown
+
+
+def a_sidecar_in_trouble(**changes: Any) -> PodView:
+    sidecar = a_waiting("tuning-sidecar", "CrashLoopBackOff", restarts=5, last_message="no volume")
+    return a_head(containers=(sidecar, *a_head().containers), **changes)
+
+
+def test_a_sidecar_that_crashes_does_not_end_a_training_but_is_shown() -> None:
+    notes = some_notes(config_made=True, since={"trouble": NOW - seconds(10_000)})
+    todo = planned(a_running_world(pods=(a_sidecar_in_trouble(), a_driver()), notes=notes))
+    assert todo.status is not None
+    assert "phase" not in todo.status.patch
+    assert "no volume" in the_degraded(todo)["message"]
+    # Before there is a training, nothing would ever be known of it.
+    write = planned(a_starting_world(pods=(a_sidecar_in_trouble(),), notes=notes)).status
+    assert write is not None
+    assert write.patch["phase"] == "Failed"
+
+
+def test_a_driver_in_trouble_is_not_hidden_by_a_sidecar_in_trouble() -> None:
+    notes = some_notes(config_made=True, since={"trouble": NOW - seconds(10_000)})
+    driver = a_driver(phase="Pending")
+    driver = replace(driver, containers=(a_waiting("driver", "ErrImagePull", "y:1: not found"),))
+    write = planned(
+        a_running_world(run=a_run(status=RUNNING), pods=(a_sidecar_in_trouble(), driver), notes=notes)
+    ).status
+    assert write is not None
+    assert (write.patch["phase"], write.patch["reason"]) == ("Failed", "ImagePullFailed")
+
+
+def being_made(age: float, **changes: Any) -> World:
+    containers = (a_waiting("ray-head", "PodInitializing"),)
+    pod = a_head(phase="Pending", started_at=NOW - seconds(age), containers=containers, **changes)
+    return a_starting_world(pods=(pod,), notes=some_notes(config_made=True, since={"trouble": NOW - seconds(1000)}))
+
+
+def test_a_pod_whose_volumes_or_network_do_not_come_is_shown_after_a_minute() -> None:
+    early = planned(being_made(59))
+    assert early.status is None or early.status.patch["reason"] == "Creating"
+    assert early.due == NOW + seconds(1)
+    late = planned(being_made(60)).status
+    assert late is not None
+    assert late.patch["reason"] == "PodNotCreated"
+    name = being_made(60).pods[0].name
+    assert late.patch["message"] == f"volumes or network of pod {name} are not ready: see kubectl describe pod {name}"
+    assert late.patch.get("phase", "Starting") == "Starting"
+
+
+def test_a_large_image_that_takes_long_is_no_trouble() -> None:
+    write = planned(being_made(1000, has_sandbox=True)).status
+    assert write is None or write.patch["reason"] == "Creating"
