@@ -75,8 +75,8 @@ class RunResult:
 
 
 def _has_its_types(result: RunResult) -> bool:
-    texts = (result.run_uid, result.run_digest, result.outcome, result.cause, result.message)
-    texts += (result.checkpoint, result.final_model, *(entry.dataset for entry in result.evaluation))
+    texts = [result.run_uid, result.run_digest, result.outcome, result.cause, result.message]
+    texts += [result.checkpoint, result.final_model, *(entry.dataset for entry in result.evaluation)]
     counts = [result.attempt, result.step, result.target_steps, result.checkpoint_step]
     counts += [count for entry in result.evaluation for count in (entry.step, entry.episodes, entry.unscored)]
     figures = [result.metrics, *(entry.metrics for entry in result.evaluation)]

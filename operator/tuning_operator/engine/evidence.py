@@ -9,6 +9,7 @@ from tuning_contract.causes import Cause
 from tuning_contract.result import FAILED, SUCCEEDED, RunResult
 from tuning_contract.termination import EXIT_SUCCEEDED, VERDICT_CODES, TerminationMessage
 from tuning_operator.desired.raycluster import RAY_CONTAINER
+from tuning_operator.engine import diagnosis
 from tuning_operator.engine.contribution import Verdict
 from tuning_operator.engine.world import ContainerState, ContainerView, World
 
@@ -52,7 +53,7 @@ def driver_is_alive(world: World) -> bool:
 
 def job_ended_in_silence(world: World) -> bool:
     """Whether no driver will come, and none left a message."""
-    ended = bool(ended_drivers(world)) or (world.job is not None and world.job.failed)
+    ended = bool(ended_drivers(world)) or (world.job is not None and (world.job.failed or world.job.complete))
     return ended and last_word(world) is None
 
 
@@ -62,6 +63,8 @@ def loss_of(world: World) -> str:
     A lost cluster or head is never made again: whatever KubeRay puts in its place is another attempt.
     """
     attempt = world.run.status.attempt
+    if lost_before_the_job(world):
+        return "the head pod was lost before the training began"
     if not attempt.ray_cluster_uid and not (world.job and world.job.head_pod_uid):
         return ""
     if attempt.ray_cluster_uid and (world.cluster is None or world.cluster.uid != attempt.ray_cluster_uid):
@@ -73,6 +76,14 @@ def loss_of(world: World) -> str:
     return _loss_of_head(world, uid, restarts or 0) if uid else ""
 
 
+def lost_before_the_job(world: World) -> bool:
+    """Whether the head went after the cluster was complete, but before the Job was made: KubeRay makes no other."""
+    cluster, recorded = world.cluster, world.run.status.attempt.ray_cluster_uid
+    if cluster is None or cluster.deleting or (recorded and recorded != cluster.uid):
+        return False
+    return cluster.provisioned and not world.job_made and not (world.head is not None and world.head.alive)
+
+
 def recorded_head(world: World) -> str:
     """UID of the head for which the Job was made; empty before."""
     return (world.job.head_pod_uid if world.job else "") or world.run.status.attempt.head_pod_uid or ""
@@ -82,6 +93,9 @@ def _loss_of_head(world: World, uid: str, restarts: int) -> str:
     head = next((pod for pod in world.pods if pod.uid == uid), None)
     if head is None:
         return "the head pod is gone" if world.head is None else f"the head pod was replaced by {world.head.name}"
+    if head.deleting and diagnosis.is_disrupted(head):
+        # On a dead node it stays so for ever: no kubelet is left that would end it.
+        return f"pod {head.name} is being taken away"
     ray = head.container(RAY_HEAD)
     if ray is not None and ray.restarts > restarts:
         return f"the Ray container of pod {head.name} was restarted"

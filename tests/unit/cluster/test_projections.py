@@ -40,6 +40,18 @@ def test_a_cluster_is_ready_by_its_condition_and_never_by_its_state() -> None:
     assert projections.cluster(ready).ready
 
 
+def test_conditions_tell_what_latches_and_what_has_ended() -> None:
+    def holding(kind: str) -> dict[str, Any]:
+        return an_object(status={"conditions": [{"type": kind, "status": "True"}]})
+
+    assert projections.cluster(holding("RayClusterProvisioned")).provisioned
+    assert not projections.cluster(holding("HeadPodReady")).provisioned
+    assert (projections.job(holding("Complete")).complete, projections.job(holding("Complete")).failed) == (True, False)
+    assert (projections.job(holding("Failed")).complete, projections.job(holding("Failed")).failed) == (False, True)
+    assert projections.pod(holding("PodReadyToStartContainers")).has_sandbox
+    assert not projections.pod(holding("PodScheduled")).has_sandbox
+
+
 def test_a_pod_shows_the_containers_own_reason() -> None:
     waiting = {"name": "ray-head", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     waiting["lastState"] = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "message": "bye"}}

@@ -7,6 +7,7 @@ import pytest
 from tests.builders import UID, some_settings
 from tests.unit.engine.worlds import (
     NOW,
+    a_cluster,
     a_container,
     a_driver,
     a_head,
@@ -31,6 +32,7 @@ DONE = TerminationMessage(
     metrics={"reward_mean": 0.9, "eval/heldout/baseline": 0.15, "eval/heldout/last": 0.98},
 )
 FAILED = TerminationMessage(outcome="Failed", cause="WorkflowError", message="boom", step=2, target_steps=12)
+ENDED = a_container(state=ContainerState.TERMINATED, exit_code=1, reason="Error", message="no more memory")
 
 
 def planned(world: World) -> Plan:
@@ -157,6 +159,72 @@ def test_a_failed_job_without_any_word_is_a_lost_driver_after_a_moment() -> None
     assert ended(replace(world, now=NOW + seconds(5))) == ("Failed", "DriverLost")
 
 
+def test_a_complete_job_whose_driver_pod_is_gone_ends_the_run() -> None:
+    world = a_running_world(job=a_job(complete=True), pods=(a_head(),))
+    assert planned(world).ask_result
+    notes = some_notes(result_asked=Reachability.ANSWERED, since={"silence": NOW})
+    assert planned(replace(world, notes=notes)).due == NOW + seconds(5)
+    write = planned(replace(world, notes=notes, now=NOW + seconds(5))).status
+    assert write is not None
+    assert (write.patch["phase"], write.patch["reason"]) == ("Failed", "DriverLost")
+    assert write.patch["message"] == "the Job is complete, but neither its driver's word nor a result was found"
+
+
+def test_the_result_of_a_complete_job_whose_driver_pod_is_gone_is_found() -> None:
+    result = RunResult(UID, "d", 1, "Succeeded", 12, 12, 0.0, final_model="ml/x/final")
+    notes = some_notes(result=result, result_asked=Reachability.ANSWERED)
+    world = a_running_world(job=a_job(complete=True), pods=(a_head(),), notes=notes)
+    assert ended(world) == ("Succeeded", "Completed")
+
+
+@pytest.mark.parametrize(
+    ("heads", "departed", "reason"),
+    [
+        pytest.param((), (a_head(phase="Failed", containers=(ENDED,)),), "HeadLost", id="made away with"),
+        pytest.param((a_head(phase="Failed", containers=(ENDED,)),), (), "HeadLost", id="ended"),
+        pytest.param((a_head(deleting=True, containers=(ENDED,)),), (), "HeadLost", id="on its way out"),
+        pytest.param(
+            (),
+            (
+                a_head(uid="first", containers=(ENDED,)),
+                a_head(reason="Evicted", message="bye"),
+            ),
+            "Evicted",
+            id="evicted",
+        ),
+    ],
+)
+def test_a_head_that_goes_before_the_job_is_made_is_a_lost_attempt(
+    heads: object, departed: object, reason: str
+) -> None:
+    cluster = a_cluster(head_ready=False, provisioned=True)
+    notes = some_notes(config_made=True, departed=departed, since={"loss": NOW})
+    world = a_starting_world(cluster=cluster, pods=heads, notes=notes)
+    assert planned(world).due == NOW + seconds(5)
+    write = planned(world).status
+    assert write is None or "phase" not in write.patch
+    late = planned(replace(world, now=NOW + seconds(5))).status
+    assert late is not None
+    assert (late.patch["phase"], late.patch["reason"]) == ("Failed", reason)
+    assert ("no more memory" if reason == "HeadLost" else "bye") in late.patch["message"]
+
+
+def test_a_head_that_is_replaced_before_the_cluster_was_complete_is_no_loss() -> None:
+    notes = some_notes(config_made=True, since={"loss": NOW - seconds(100)})
+    write = planned(a_starting_world(pods=(), notes=notes)).status
+    assert write is None or "phase" not in write.patch
+
+
+@pytest.mark.parametrize("disruption", ["DeletionByTaintManager", "DeletionByPodGC", "EvictionByEvictionAPI"])
+def test_a_head_that_hangs_on_a_dead_node_is_lost(disruption: str) -> None:
+    notes = some_notes(since={"loss": NOW - seconds(30)})
+    head = a_head(deleting=True, disruption=disruption)
+    assert ended(a_running_world(pods=(head, a_driver()), notes=notes))[1] in ("NodeLost", "Evicted")
+    for well in (a_head(disruption=disruption), a_head(deleting=True)):
+        write = planned(a_running_world(pods=(well, a_driver()), notes=notes)).status
+        assert write is None or "phase" not in write.patch
+
+
 def test_a_driver_that_failed_by_itself_says_nothing_about_the_run() -> None:
     world = a_running_world(pods=(a_head(), a_driver(DONE, EXIT_DRIVER_ERROR)))
     write = planned(world).status
@@ -234,11 +302,3 @@ def test_the_third_head_that_ends_before_it_was_ready_is_the_last() -> None:
     assert write is not None
     assert (write.patch["phase"], write.patch["reason"]) == ("Failed", "HeadLost")
     assert "no such option: --ray" in write.patch["message"]
-
-
-def test_a_container_that_is_only_being_made_is_no_trouble() -> None:
-    pod = a_head(phase="Pending", containers=(a_waiting("ray-head", "ContainerCreating"),))
-    world = a_starting_world(pods=(pod,), notes=some_notes(config_made=True, since={"trouble": NOW - seconds(1000)}))
-    write = planned(world).status
-    assert write is None or write.patch["reason"] == "Creating"
-    assert ContainerState.WAITING is pod.containers[0].state

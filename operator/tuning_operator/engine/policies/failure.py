@@ -53,5 +53,7 @@ def _unspoken(world: World) -> Verdict:
             return Verdict(Cause.UNKNOWN, f"the driver ended without a verdict: {tail}")
         return Verdict(Cause.UNKNOWN, "the driver ended without a verdict, and no result was found")
     job = world.job
+    if job is not None and job.complete:
+        return Verdict(Cause.DRIVER_LOST, "the Job is complete, but neither its driver's word nor a result was found")
     text = f"{job.reason}: {job.message}" if job is not None else ""
     return Verdict(Cause.DRIVER_LOST, f"the Job failed and no driver left a word: {text}")

@@ -12,6 +12,8 @@ from tuning_operator.settings import Settings
 
 HEARING = timedelta(seconds=30)
 """How long a living driver is waited for."""
+LATE_POD = timedelta(seconds=5)
+"""RayClusters and pods are watched apart: the head may come after the news that it is ready."""
 
 
 def decide(world: World, settings: Settings) -> Contribution | None:
@@ -19,6 +21,8 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     lost = evidence.loss_of(world)
     if not lost:
         return None
+    if evidence.lost_before_the_job(world):
+        return _before_the_job(world, lost)
     word = evidence.last_word(world)
     deadline = facts.since(world, facts.LOSS) + HEARING
     if word is None and evidence.driver_is_alive(world) and world.now < deadline:
@@ -28,6 +32,16 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     checkpoint = word.message.checkpoint if word else ""
     message = f"{lost}: {words}" if words else lost
     return Contribution(verdict=Verdict(cause, message, step, checkpoint=checkpoint), final=True)
+
+
+def _before_the_job(world: World, lost: str) -> Contribution:
+    deadline = facts.since(world, facts.LOSS) + LATE_POD
+    if world.now < deadline:
+        return Contribution(due=deadline)
+    # The last one is what the cluster was complete with; those before it were replaced.
+    last = [pod for pod in _heads(world) if pod.uid == _heads(world)[-1].uid]
+    cause, words = diagnosis.ended_by(last, evidence.RAY_HEAD)
+    return Contribution(verdict=Verdict(cause, f"{lost}: {words}" if words else lost), final=True)
 
 
 def _heads(world: World) -> list[PodView]:
