@@ -229,6 +229,8 @@ class TRLEngine:
         except RunError as error:
             journal.append(self._inputs.directory.episodes(batch.step), error.records)
             raise
+        # The last episodes may have been cut off in the middle of a batch, and the weights are about to change.
+        policy.wait_until_idle()
         if policy.failure is not None:
             # The episodes only saw a failed model; a lack of memory, or a step without any score, has its cause here.
             nothing_scored = not any(is_scored(result.record) for result in results)

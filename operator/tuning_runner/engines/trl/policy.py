@@ -1,8 +1,8 @@
 """The gateway's `Policy` over the model in memory: single requests in, batches through the sampler.
 
 The gateway calls `generate` from its event loop; sampling runs in one thread of its own, where gradients are off
-(torch keeps that per thread). Not here: the sampling loop (`sampling`), the weights (`trainer` changes them between
-steps, when no request is open).
+(torch keeps that per thread). Not here: the sampling loop (`sampling`), the weights (`learner` changes them, after
+`wait_until_idle`: a batch goes on when the episodes that asked for it have been cut off).
 """
 
 import asyncio
@@ -96,6 +96,11 @@ class BatchedPolicy:
         """The sums so far; they start again from 0."""
         usage, self._usage = self._usage, Usage()
         return usage
+
+    def wait_until_idle(self) -> None:
+        """Return when no batch is being sampled; the caller is another thread and has closed all sessions."""
+        # The thread takes one thing at a time, in order; requests of closed sessions never reach the sampler.
+        self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
         """End the thread after the batch in hand."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 
 import pytest
@@ -99,6 +100,30 @@ async def test_a_request_whose_client_is_gone_is_not_sampled():
     await asyncio.sleep(0.05)
     gone.cancel()
     assert (await stays).token_ids == (2,)
+    assert sampler.batches == [1]
+    policy.close()
+
+
+async def test_the_policy_is_not_idle_before_the_batch_of_a_request_that_is_gone_is_sampled():
+    began, may_end = threading.Event(), threading.Event()
+
+    class SlowSampler(ScriptedSampler):
+        def sample(self, requests):
+            began.set()
+            assert may_end.wait(30)
+            return super().sample(requests)
+
+    sampler = SlowSampler()
+    policy = a_policy(sampler, expected=1)
+    gone = asyncio.create_task(policy.generate(a_request(1)))
+    assert await asyncio.to_thread(began.wait, 30)
+    gone.cancel()
+    waiting = asyncio.ensure_future(asyncio.to_thread(policy.wait_until_idle))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    assert sampler.batches == []
+    may_end.set()
+    await waiting
     assert sampler.batches == [1]
     policy.close()
 
