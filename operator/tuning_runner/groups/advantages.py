@@ -36,6 +36,29 @@ class Episode(Protocol):
         ...
 
 
+class ErrorText(Protocol):
+    """What is read of a record's error."""
+
+    @property
+    def where(self) -> str:
+        """One of workflow, judge, gateway, worker, runner."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """For a person."""
+        ...
+
+
+class FailedEpisode(Episode, Protocol):
+    """An episode record with its error."""
+
+    @property
+    def error(self) -> ErrorText | None:
+        """What went wrong, if something did."""
+        ...
+
+
 @dataclass(frozen=True)
 class Assignment:
     """Exactly one of the two is set."""
@@ -98,6 +121,16 @@ def group_reward_stddev(episodes: Iterable[Episode]) -> float | None:
     return math.fsum(spreads) / len(spreads) if spreads else None
 
 
-def failed_ratio(episodes: Sequence[Episode]) -> float:
+def is_refused(episode: FailedEpisode) -> bool:
+    """Whether the gateway refused what the workflow asked for, which is the workflow's own doing."""
+    return episode.outcome == Outcome.MODEL_ERROR and episode.error is not None and episode.error.where == "workflow"
+
+
+def is_infrastructure_failure(episode: FailedEpisode) -> bool:
+    """Whether something failed that is not the agent's own."""
+    return episode.outcome in INFRASTRUCTURE and not is_refused(episode)
+
+
+def failed_ratio(episodes: Sequence[FailedEpisode]) -> float:
     """Share of all episodes that ended by an infrastructure failure; the agent's own errors do not count."""
-    return sum(episode.outcome in INFRASTRUCTURE for episode in episodes) / len(episodes) if episodes else 0.0
+    return sum(map(is_infrastructure_failure, episodes)) / len(episodes) if episodes else 0.0

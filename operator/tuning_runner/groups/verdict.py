@@ -6,34 +6,16 @@ Engines call `step_failure` after each step, before training on it. Pure.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tuning_contract.causes import Cause
-from tuning_contract.outcomes import INFRASTRUCTURE, Outcome
-from tuning_runner.groups.advantages import Episode, failed_ratio, is_scored
-
-
-class ErrorText(Protocol):
-    """What is read of a record's error."""
-
-    @property
-    def where(self) -> str:
-        """One of workflow, judge, gateway, worker, runner."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """For a person."""
-        ...
-
-
-class FailedEpisode(Episode, Protocol):
-    """An episode record with its error."""
-
-    @property
-    def error(self) -> ErrorText | None:
-        """What went wrong, if something did."""
-        ...
+from tuning_contract.outcomes import Outcome
+from tuning_runner.groups.advantages import (
+    FailedEpisode,
+    failed_ratio,
+    is_infrastructure_failure,
+    is_refused,
+    is_scored,
+)
 
 
 @dataclass(frozen=True)
@@ -52,13 +34,14 @@ def step_failure(episodes: Sequence[FailedEpisode], max_failed_ratio: float) -> 
     - Infrastructure failures above `max_failed_ratio` of all episodes: JudgeUnavailable or
       EnvironmentUnavailable when they are all of that kind, else EpisodeFailures.
 
-    A request that the gateway refused (a ModelError whose error stands at `workflow`) is the agent's own doing.
+    A request that the gateway refused (a ModelError whose error stands at `workflow`) is the agent's own doing, as an
+    AgentError is.
     """
     if not episodes:
         return None
     nothing_scored = not any(is_scored(episode) for episode in episodes)
-    own = [episode for episode in episodes if _is_the_agents_own(episode)]
-    failed = [episode for episode in episodes if episode.outcome in INFRASTRUCTURE and episode not in own]
+    own = [episode for episode in episodes if episode.outcome == Outcome.AGENT_ERROR or is_refused(episode)]
+    failed = [episode for episode in episodes if is_infrastructure_failure(episode)]
     if nothing_scored and len(own) >= len(failed):
         return StepFailure(
             Cause.WORKFLOW_ERROR, _message("no episode of the step was scored", episodes, own or episodes)
@@ -66,13 +49,8 @@ def step_failure(episodes: Sequence[FailedEpisode], max_failed_ratio: float) -> 
     ratio = failed_ratio(episodes)
     if nothing_scored or ratio > max_failed_ratio:
         summary = f"{ratio:.0%} of the step's episodes failed (maxFailedRatio {max_failed_ratio:g})"
-        return StepFailure(_cause(failed or own), _message(summary, episodes, failed or own))
+        return StepFailure(_cause(failed), _message(summary, episodes, failed))
     return None
-
-
-def _is_the_agents_own(episode: FailedEpisode) -> bool:
-    refused = episode.outcome == Outcome.MODEL_ERROR and episode.error is not None and episode.error.where == "workflow"
-    return refused or episode.outcome == Outcome.AGENT_ERROR
 
 
 def _cause(failed: Sequence[FailedEpisode]) -> Cause:

@@ -135,6 +135,15 @@ def test_a_step_in_which_every_request_was_refused_is_the_workflows_error() -> N
     assert failure.cause is Cause.WORKFLOW_ERROR
 
 
+def test_refused_requests_are_masked_as_agent_errors_are_and_are_no_failed_episodes() -> None:
+    refused = ended(Outcome.MODEL_ERROR, 6, where="workflow")
+    assert failed_ratio([*scored(1.0, 0.0), *refused]) == 0.0
+    assert step_failure([*scored(1.0, 0.0), *refused], max_failed_ratio=0.25) is None
+    outage = step_failure([*scored(1.0, 0.0), *refused, *ended(Outcome.LOST, 4, where="worker")], max_failed_ratio=0.25)
+    assert outage is not None
+    assert (outage.cause, "text of Lost" in outage.message) == (Cause.EPISODE_FAILURES, True)
+
+
 def test_an_outage_with_one_agent_error_stays_an_outage() -> None:
     failure = step_failure([*ended(Outcome.AGENT_ERROR), *ended(Outcome.JUDGE_ERROR, 5)], max_failed_ratio=0.25)
     assert failure is not None
