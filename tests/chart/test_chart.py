@@ -73,7 +73,7 @@ def test_the_operator_reads_no_secret_and_updates_no_child() -> None:
     allowed = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
     assert not [pair for pair in allowed if pair[0] == "secrets" or pair[1] in ("update", "*")]
     assert {resource for resource, verb in allowed if verb == "patch"} == {"tuningruns/status"}
-    assert {resource for resource, verb in allowed if verb == "delete"} == {"rayclusters"}
+    assert {resource for resource, verb in allowed if verb == "delete"} == {"rayclusters", "jobs"}
 
 
 def test_the_operators_pod_meets_the_restricted_standard() -> None:

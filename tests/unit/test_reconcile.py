@@ -1,6 +1,7 @@
 """The loop around the decisions: what an error makes of a key, and that no request is made twice."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -144,6 +145,21 @@ async def test_a_bug_is_logged_and_counted_and_its_key_comes_again(
         assert await desk.reconciler._guarded(UID, Lane.CLUSTER) == "bug"
         assert desk.queue.deadlines == 1
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_what_is_left_of_an_ended_run_is_deleted_by_its_uid_the_cluster_first() -> None:
+    ended = a_run_object(status={"phase": "Failed", "attempt": {"number": 1}})
+    server = FakeServer(answers=[web.json_response({"kind": "Status"}), web.json_response({"kind": "Status"})])
+    async with server.client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(ended)
+        desk.memory.of(UID, NOW - timedelta(seconds=60))
+        desk.caches.clusters.put(a_child_object("RayCluster", f"{NAME}-1"))
+        desk.caches.jobs.put(a_child_object("Job", f"{NAME}-1"))
+        await desk.look()
+    assert paths(server) == [f"DELETE rayclusters/{NAME}-1", f"DELETE jobs/{NAME}-1"]
+    assert [body["preconditions"]["uid"] for body in server.bodies] == ["uid-RayCluster", "uid-Job"]
+    assert server.bodies[1]["propagationPolicy"] == "Background"
 
 
 async def test_a_run_that_is_gone_is_forgotten() -> None:

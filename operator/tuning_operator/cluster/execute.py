@@ -20,13 +20,22 @@ from tuning_operator.cluster.memory import Memory, RunMemory
 from tuning_operator.cluster.observe import Caches
 from tuning_operator.cluster.projections import RunView, controller_of, label_of_run, owners_of
 from tuning_operator.cluster.queue import Lane
-from tuning_operator.cluster.resources import BY_KIND, CONFIG_MAPS, RAY_CLUSTERS, TUNING_RUNS, Resource
+from tuning_operator.cluster.resources import BY_KIND, CONFIG_MAPS, JOBS, RAY_CLUSTERS, TUNING_RUNS, Resource
 from tuning_operator.cluster.sidecar import SidecarClient, Unreachable
 from tuning_operator.engine import plan as planning
 from tuning_operator.engine.plan import Plan
 from tuning_operator.engine.policies.acceptance import READ
 from tuning_operator.engine.policies.finished import DELETE
-from tuning_operator.engine.world import Child, Reachability, Reference, Refusal, RefusalKind, World
+from tuning_operator.engine.world import (
+    Child,
+    ClusterView,
+    JobView,
+    Reachability,
+    Reference,
+    Refusal,
+    RefusalKind,
+    World,
+)
 from tuning_operator.settings import Settings
 
 _LANES = {Child.CLUSTER: Lane.CLUSTER, Child.CONFIG: Lane.SUPPORT, Child.CLAIM: Lane.SUPPORT, Child.JOB: Lane.JOB}
@@ -58,7 +67,7 @@ def next_stage(plan: Plan) -> Stage | None:
         return Stage(Lane.STATUS, Lane.STATUS)
     if plan.status is not None:
         return Stage(Lane.STATUS, Lane.CLEANUP)
-    return Stage(Lane.CLEANUP, Lane.CLEANUP) if plan.delete_cluster else None
+    return Stage(Lane.CLEANUP, Lane.CLEANUP) if plan.delete_cluster or plan.delete_job else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +106,10 @@ class Executor:
             await self._ask_result(world, memory)
         elif plan.status is not None:
             await self._write_status(world, plan, memory)
-        elif plan.delete_cluster:
-            await self._delete_cluster(world, memory)
+        elif plan.delete_cluster and world.cluster is not None:
+            await self._delete(RAY_CLUSTERS, self._hands.caches.clusters, world.cluster, memory)
+        elif plan.delete_job and world.job is not None:
+            await self._delete(JOBS, self._hands.caches.jobs, world.job, memory)
 
     async def patch_unreadable(self, view: RunView, version: str, status: dict[str, Any]) -> None:
         """Write the status of an object that cannot be read as a TuningRun."""
@@ -202,12 +213,11 @@ class Executor:
         for announcement in write.announcements:
             self._hands.announcer.tell(run, announcement, memory.status_written)
 
-    async def _delete_cluster(self, world: World, memory: RunMemory) -> None:
-        cluster, namespace = world.cluster, world.run.namespace
-        if cluster is None:
-            return
+    async def _delete(
+        self, resource: Resource, informer: Informer[Any], child: ClusterView | JobView, memory: RunMemory
+    ) -> None:
         try:
-            reply = await self._hands.client.delete(RAY_CLUSTERS, namespace, cluster.name, cluster.uid)
+            reply = await self._hands.client.delete(resource, child.namespace, child.name, child.uid)
         except errors.Forbidden as error:
             memory.refusals[DELETE] = _refusal(RefusalKind.FORBIDDEN, error, self._hands.clock())
             return
@@ -215,10 +225,10 @@ class Executor:
             # It is gone, or another one has its name: ours is gone.
             reply = {}
         memory.refusals.pop(DELETE, None)
-        if reply.get("kind") == RAY_CLUSTERS.kind:
-            self._hands.caches.clusters.put(reply)
+        if reply.get("kind") == resource.kind:
+            informer.put(reply)
         else:
-            self._hands.caches.clusters.drop(namespace, cluster.name, cluster.uid)
+            informer.drop(child.namespace, child.name, child.uid)
 
 
 def _is_ours(child: Child, found: dict[str, Any], world: World) -> bool:

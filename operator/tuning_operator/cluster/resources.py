@@ -42,7 +42,7 @@ RIGHTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("agenttuning.io", "tuningruns", ("list", "watch")),
     ("agenttuning.io", "tuningruns/status", ("patch",)),
     ("ray.io", "rayclusters", ("create", "delete", "list", "watch")),
-    ("batch", "jobs", ("create", "list", "watch")),
+    ("batch", "jobs", ("create", "delete", "list", "watch")),
     ("", "pods", ("list", "watch")),
     ("", "persistentvolumeclaims", ("create", "list", "watch")),
     ("", "configmaps", ("create", "get")),

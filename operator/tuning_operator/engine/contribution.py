@@ -38,6 +38,7 @@ class Contribution:
 
     create: tuple[Child, ...] = ()
     delete_cluster: bool = False
+    delete_job: bool = False
     read: tuple[str, ...] = ()
     """ConfigMaps whose keys must be known."""
     ask_result: bool = False

@@ -49,6 +49,7 @@ class Plan:
     """In this order."""
     status: StatusWrite | None = None
     delete_cluster: bool = False
+    delete_job: bool = False
     due: datetime | None = None
     """When to look again even if nothing happens."""
 
@@ -74,6 +75,7 @@ def plan(world: World, settings: Settings) -> Plan:
         create=create,
         status=write,
         delete_cluster=any(part.delete_cluster for part in parts),
+        delete_job=any(part.delete_job for part in parts),
         due=min((due for due in (write_due, *(part.due for part in parts)) if due is not None), default=None),
     )
 

@@ -25,7 +25,7 @@ from tuning_operator.api.conditions import Phase
 from tuning_operator.cluster.execute import next_stage
 from tuning_operator.cluster.queue import Lane
 from tuning_operator.engine.plan import HEAD_UID_ANNOTATION, Plan, manifest, merge_patch, plan
-from tuning_operator.engine.world import Child, Reachability, Refusal, RefusalKind, World
+from tuning_operator.engine.world import Child, JobView, Reachability, Refusal, RefusalKind, World
 
 SETTINGS = some_settings()
 
@@ -161,12 +161,27 @@ def test_usage_counts_the_pods_of_the_cluster() -> None:
     assert write.patch["usage"] == {"gpuSeconds": 1200, "podSeconds": 600}
 
 
-def test_a_terminal_run_gives_its_cluster_back_and_nothing_else() -> None:
+@pytest.mark.parametrize("job", [a_job(complete=True), a_job(failed=True), a_job(deleting=True), None])
+def test_a_terminal_run_gives_its_cluster_back_and_nothing_else(job: JobView | None) -> None:
     ended = a_run(status={**RUNNING, "phase": "Succeeded"})
-    todo = planned(a_running_world(run=ended))
-    assert (todo.delete_cluster, todo.status, todo.create) == (True, None, ())
-    assert planned(a_running_world(run=ended, cluster=None)) == Plan()
-    assert planned(a_running_world(run=ended, cluster=a_cluster(deleting=True))) == Plan()
+    todo = planned(a_running_world(run=ended, job=job))
+    assert todo == Plan(delete_cluster=True)
+    assert planned(a_running_world(run=ended, job=job, cluster=None)) == Plan()
+    assert planned(a_running_world(run=ended, job=job, cluster=a_cluster(deleting=True))) == Plan()
+
+
+def test_a_job_that_does_not_end_with_its_run_is_deleted_after_a_minute() -> None:
+    finished = {"type": "Finished", "status": "True", "reason": "ImagePullFailed", "message": ""}
+    finished["lastTransitionTime"] = "2026-01-02T12:00:00Z"
+    ended = a_run(status={**RUNNING, "phase": "Failed", "conditions": [finished]})
+    world = a_running_world(run=ended, cluster=None)
+    assert planned(replace(world, now=NOW + seconds(59))) == Plan(due=NOW + seconds(60))
+    assert planned(replace(world, now=NOW + seconds(60))) == Plan(delete_job=True)
+    refusal = Refusal(RefusalKind.FORBIDDEN, "the operator may not delete jobs.batch: no", NOW + seconds(60))
+    todo = planned(replace(world, now=NOW + seconds(61), notes=some_notes(refusals={"delete": refusal})))
+    assert not todo.delete_job
+    assert todo.status is not None
+    assert "jobs.batch" in str(todo.status.patch["conditions"])
 
 
 def test_a_cleanup_that_is_forbidden_is_shown() -> None:
@@ -209,6 +224,7 @@ def test_a_job_that_the_server_refuses_fails_the_run_with_the_servers_words() ->
         (Plan(create=(Child.JOB,)), Lane.JOB, Lane.STATUS),
         (Plan(read=("tasks",)), Lane.CLUSTER, Lane.CLUSTER),
         (Plan(delete_cluster=True), Lane.CLEANUP, Lane.CLEANUP),
+        (Plan(delete_job=True), Lane.CLEANUP, Lane.CLEANUP),
     ],
 )
 def test_a_plan_is_done_in_stages(todo: Plan, lane: Lane, then: Lane) -> None:
