@@ -11,9 +11,11 @@ from typing import Any
 from tuning_contract.result import FAILED, SUCCEEDED
 from tuning_operator.api.conditions import (
     Condition,
+    ConditionStatus,
     ConditionType,
     Phase,
     Reason,
+    is_true,
     merge,
     timestamp,
 )
@@ -112,8 +114,8 @@ def _conditions(world: World, verdict: Verdict | None) -> list[Condition]:
         condition(ConditionType.ACCEPTED, True, Reason.VALID, "the run can be executed here"),
         condition(ConditionType.ADMITTED, True, Reason.NO_QUEUE, "the run names no queue"),
         _cluster_ready(world, verdict),
-        _started(world),
-        _metrics(world),
+        _started(world) if verdict is None else _had_started(world, verdict),
+        _metrics(world, verdict),
         condition(
             ConditionType.DEGRADED,
             bool(complaint),
@@ -145,15 +147,29 @@ def _started(world: World) -> Condition:
     kind = ConditionType.STARTED
     if not world.job_made:
         return condition(kind, False, Reason.WAITING_FOR_CLUSTER, "the Job is made when the cluster is ready")
-    drivers = [pod.container(evidence.DRIVER) for pod in world.drivers]
-    alive = any(item is not None and item.state is not ContainerState.WAITING for item in drivers)
-    if alive or figures.fresh_progress(world) is not None:
+    if figures.fresh_progress(world) is not None or _driver_runs(world):
         return condition(kind, True, Reason.DRIVER_RUNNING, "the driver follows the training")
     return condition(kind, False, Reason.JOB_CREATED, "the Job is made, its driver has not started yet")
 
 
-def _metrics(world: World) -> Condition:
+def _driver_runs(world: World) -> bool:
+    containers = [pod.container(evidence.DRIVER) for pod in world.drivers]
+    return any(item is not None and item.state is ContainerState.RUNNING for item in containers)
+
+
+def _had_started(world: World, verdict: Verdict) -> Condition:
+    """Of an ended run: what was, by any trace of a driver that ran or of a training that came on."""
+    seen = is_true(world.run.status.conditions, ConditionType.STARTED) or _started(world).status is ConditionStatus.TRUE
+    heard = verdict.succeeded or bool(verdict.step) or evidence.last_word(world) is not None
+    if seen or heard:
+        return condition(ConditionType.STARTED, True, Reason.RUN_ENDED, "the training had started when the run ended")
+    return condition(ConditionType.STARTED, False, Reason.RUN_ENDED, "the run ended before the training had started")
+
+
+def _metrics(world: World, verdict: Verdict | None) -> Condition:
     kind, state = ConditionType.METRICS_AVAILABLE, world.notes.metrics
+    if verdict is not None:
+        return condition(kind, False, Reason.RUN_ENDED, "the head pod, and the sidecar in it, are given back")
     if state is Reachability.ANSWERED:
         return condition(kind, True, Reason.SIDECAR_ANSWERS, "progress is read from the head pod")
     if state is Reachability.UNREACHABLE:

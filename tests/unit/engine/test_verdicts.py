@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.builders import UID, some_settings
+from tests.builders import UID, a_run, some_settings
 from tests.unit.engine.worlds import (
     NOW,
+    RUNNING,
+    STARTING,
     a_cluster,
     a_container,
     a_driver,
@@ -17,11 +19,12 @@ from tests.unit.engine.worlds import (
     a_waiting,
     seconds,
     some_notes,
+    some_progress,
 )
 from tuning_contract.result import EvaluationFigures, RunResult
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_DRIVER_ERROR, EXIT_FAILED, TerminationMessage
 from tuning_operator.engine.plan import Plan, plan
-from tuning_operator.engine.world import ContainerState, Reachability, World
+from tuning_operator.engine.world import ContainerState, Notes, Reachability, World
 
 SETTINGS = some_settings()
 DONE = TerminationMessage(
@@ -69,9 +72,6 @@ def test_a_lost_head_outranks_the_runners_cause() -> None:
 
 
 def test_the_figures_of_the_message_stay_in_the_status() -> None:
-    from tests.builders import a_run
-    from tests.unit.engine.worlds import RUNNING
-
     run = a_run(
         status=RUNNING, dataset={"evaluation": [{"name": "heldout", "image": {"path": "/opt/data/heldout.jsonl"}}]}
     )
@@ -275,9 +275,6 @@ def test_an_unschedulable_head_waits_and_tells_the_schedulers_words() -> None:
 
 
 def test_a_trouble_that_is_over_is_taken_back_after_ten_seconds() -> None:
-    from tests.builders import a_run
-    from tests.unit.engine.worlds import STARTING
-
     degraded = {"type": "Degraded", "status": "True", "reason": "ImagePullFailed", "message": "ray-head: not found"}
     run = a_run(status={**STARTING, "reason": "ImagePullFailed", "conditions": [degraded]})
     notes = some_notes(config_made=True, since={"trouble": NOW - seconds(3)})
@@ -302,3 +299,44 @@ def test_the_third_head_that_ends_before_it_was_ready_is_the_last() -> None:
     assert write is not None
     assert (write.patch["phase"], write.patch["reason"]) == ("Failed", "HeadLost")
     assert "no such option: --ray" in write.patch["message"]
+
+
+def the_condition(world: World, kind: str) -> tuple[str, str]:
+    write = planned(world).status
+    assert write is not None
+    found = next(item for item in write.patch["conditions"] if item["type"] == kind)
+    return found["status"], found["message"]
+
+
+HAD_STARTED = ("True", "the training had started when the run ended")
+NEVER_STARTED = ("False", "the run ended before the training had started")
+
+
+def test_an_ended_run_tells_in_the_past_whether_its_training_had_started() -> None:
+    assert the_condition(a_running_world(), "Started") == ("True", "the driver follows the training")
+    assert the_condition(a_running_world(pods=(a_head(), a_driver(DONE))), "Started") == HAD_STARTED
+    assert the_condition(a_running_world(pods=(a_head(), a_driver(FAILED, EXIT_FAILED))), "Started") == HAD_STARTED
+    # A driver that never ran, and one that was only seen dead, are no trace of a training.
+    notes = some_notes(since={"trouble": NOW - seconds(10_000)}, result_asked=Reachability.UNREACHABLE)
+    waiting = replace(a_driver(phase="Pending"), containers=(a_waiting("driver", "ErrImagePull", "not found"),))
+    assert the_condition(a_running_world(pods=(a_head(), waiting), notes=notes), "Started") == NEVER_STARTED
+    assert the_condition(a_running_world(pods=(waiting,), notes=lost_long_ago()), "Started") == NEVER_STARTED
+    dead = a_driver("", EXIT_DRIVER_ERROR)
+    assert the_condition(a_running_world(pods=(dead,), notes=lost_long_ago()), "Started") == NEVER_STARTED
+    # What the status or the sidecar has told before stays true.
+    progress = replace(lost_long_ago(), progress=some_progress())
+    assert the_condition(a_running_world(pods=(dead,), notes=progress), "Started") == HAD_STARTED
+    told = {"type": "Started", "status": "True", "reason": "DriverRunning", "message": "the driver follows"}
+    run = a_run(status={**RUNNING, "conditions": [told]})
+    assert the_condition(a_running_world(run=run, pods=(dead,), notes=lost_long_ago()), "Started") == HAD_STARTED
+
+
+def test_an_ended_run_has_no_sidecar_to_read_from() -> None:
+    notes = some_notes(metrics=Reachability.ANSWERED, progress=some_progress())
+    assert the_condition(a_running_world(notes=notes), "MetricsAvailable")[0] == "True"
+    ended_world = a_running_world(pods=(a_head(), a_driver(DONE)), notes=notes)
+    assert the_condition(ended_world, "MetricsAvailable")[0] == "False"
+
+
+def lost_long_ago() -> Notes:
+    return some_notes(since={"loss": NOW - seconds(100)})
