@@ -82,6 +82,21 @@ SPEC_RULES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"checkpoint": {"volume": {"claimName": "results"}}},
         {"checkpoint": {"volume": {"claimName": "results", "claimTemplate": None}}},
     ),
+    (
+        "deletionPolicy Delete needs a claim that is made for the run: use volume.claimTemplate",
+        {"checkpoint": {"deletionPolicy": "Delete", "volume": {"claimName": "results", "claimTemplate": None}}},
+        {"checkpoint": {"deletionPolicy": "Delete"}},
+    ),
+    (
+        "cluster.head.gpus must be at most 1 with engine TRL",
+        {"cluster": {"head": {"gpus": 2}}},
+        {"cluster": {"head": {"gpus": 1}}},
+    ),
+    (
+        "cluster.head.gpus must be at most 1 with engine TRL",
+        {"engine": {"rayVersion": "2.61.0"}, "cluster": {"head": {"gpus": 16}}},
+        {"engine": {"type": "Trinity"}, "cluster": {"head": {"gpus": 16}}},
+    ),
 ]
 
 # (field, another value): every field of the spec, changed, added or removed

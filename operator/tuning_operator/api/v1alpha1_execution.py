@@ -176,6 +176,15 @@ class CheckpointVolume(ApiModel):
 class CheckpointSpec(ApiModel):
     """What is kept, and where."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        rule(
+            "self.deletionPolicy != 'Delete' || !has(self.volume.claimName)",
+            "deletionPolicy Delete needs a claim that is made for the run: use volume.claimTemplate, or leave "
+            "deletionPolicy out and delete the run's folder on the claim yourself",
+            "deletionPolicy",
+        ),
+    )
+
     volume: CheckpointVolume
     """The volume of the run."""
     keep_last: Annotated[int, Field(ge=1, le=1000, examples=[5])] = 3

@@ -21,6 +21,11 @@ class TuningRunSpec(ApiModel):
             "rollout.minGroupSize must not be more than algorithm.groupSize: no group would ever be trained",
             "rollout",
         ),
+        rule(
+            "self.engine.type != 'TRL' || self.cluster.head.gpus <= 1",
+            "cluster.head.gpus must be at most 1 with engine TRL, which trains on one GPU: more would lie idle",
+            "cluster",
+        ),
         *immutable(
             (
                 "seed",
