@@ -26,8 +26,6 @@ class Settings:
     """For every container that is built."""
     watch_namespace: str = ""
     """The one namespace to watch; empty for all."""
-    pod_namespace: str = ""
-    """Namespace of the operator itself; empty outside a cluster."""
     log_level: str = "info"
     """The least level that is logged."""
     log_format: str = "plain"
@@ -49,7 +47,6 @@ class Settings:
             runner_image=environment.get("RUNNER_IMAGE", "").strip(),
             image_pull_policy=_one_of(environment, "IMAGE_PULL_POLICY", cls.image_pull_policy, PULL_POLICIES),
             watch_namespace=environment.get("WATCH_NAMESPACE", ""),
-            pod_namespace=environment.get("POD_NAMESPACE", ""),
             log_level=_one_of(environment, "LOG_LEVEL", cls.log_level, LOG_LEVELS),
             http_port=_count(environment, "HTTP_PORT", cls.http_port),
             startup_patience_seconds=_count(environment, "STARTUP_PATIENCE_SECONDS", cls.startup_patience_seconds),

@@ -1,7 +1,7 @@
 """The chart as users render it: valid, strict, restricted, and with no permission that the operator does not use."""
 
+import dataclasses
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +9,8 @@ import yaml
 
 from tests.cluster import binaries
 from tests.harness import CHART
+from tuning_operator.settings import Settings
 
-OPERATOR_SOURCES = Path(__file__).parents[2] / "operator" / "tuning_operator"
 
 
 def render(*options: str) -> list[dict[str, Any]]:
@@ -83,6 +83,12 @@ def test_the_operators_pod_meets_the_restricted_standard() -> None:
     assert container["allowPrivilegeEscalation"] is False
     assert container["capabilities"] == {"drop": ["ALL"]}
     assert container["readOnlyRootFilesystem"] is True
+
+
+def test_every_variable_that_the_chart_sets_is_read_by_the_operator() -> None:
+    container = only(render(), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    read = {field.name.upper() for field in dataclasses.fields(Settings)}
+    assert {variable["name"] for variable in container["env"]} <= read
 
 
 def test_one_operator_at_a_time_until_leader_election_comes() -> None:

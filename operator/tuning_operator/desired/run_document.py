@@ -1,7 +1,6 @@
 """TuningRun -> run.json: the resolved run, with every default applied and every path as the pods see it.
 
-Used by `configmap`; `engine` reads it for what it displays. Defaults of hyperparameters come from the one table of
-algorithms in the contract.
+Used by `configmap` alone. Defaults of hyperparameters come from the one table of algorithms in the contract.
 """
 
 from tuning_contract import environment, version

@@ -1,6 +1,6 @@
 """Events: what changed between two statuses, told once in `kubectl describe`.
 
-At most three Normal ones a run (Started, Resumed, Succeeded) and a Warning for what needs somebody.
+A run has two Normal ones, Started and Succeeded, and a Warning when it fails, is not accepted or becomes degraded.
 """
 
 from dataclasses import dataclass

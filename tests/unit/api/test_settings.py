@@ -16,7 +16,6 @@ def test_every_variable_is_read() -> None:
     more = {
         "IMAGE_PULL_POLICY": "Never",
         "WATCH_NAMESPACE": "ml",
-        "POD_NAMESPACE": "agent-tuning",
         "LOG_LEVEL": "debug",
         "LOG_FORMAT": "json",
         "HTTP_PORT": "0",
@@ -27,7 +26,6 @@ def test_every_variable_is_read() -> None:
         runner_image="runner:1",
         image_pull_policy="Never",
         watch_namespace="ml",
-        pod_namespace="agent-tuning",
         log_level="debug",
         log_format="json",
         http_port=0,
