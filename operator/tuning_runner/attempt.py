@@ -7,23 +7,24 @@ here: how anything is trained or judged (`engine.Engine`).
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuning_contract.causes import Cause
 from tuning_contract.checkpoint import write_atomically
 from tuning_contract.directory import RunDirectory
+from tuning_contract.metrics import TRAINER
 from tuning_contract.result import EvaluationFigures
 from tuning_contract.run_document import RunDocument
 from tuning_contract.termination import EXIT_FAILED, EXIT_SUCCEEDED
 from tuning_runner.checkpoints import CheckpointStore, Fence, SupersededError, newest_attempt, publish_folder
 from tuning_runner.console import say
 from tuning_runner.dataset import load_dataset
-from tuning_runner.engine import Context, Engine, Held, Inputs, Resume
+from tuning_runner.engine import Context, Engine, Held, Inputs, Resume, Trained
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.evaluation import Evaluation, recorded_evaluations
-from tuning_runner.metrics_writer import MetricsWriter
+from tuning_runner.metrics_writer import MetricsWriter, written_records
 from tuning_runner.outcome import Ending, Failure, failure_of, finished_result, write_result, written_result
 from tuning_runner.provenance import write_provenance
 from tuning_runner.ray_cluster import wait_for_cluster
@@ -139,7 +140,7 @@ class Attempt:
         self._progress.evaluation += [entry.figures for entry in baseline if entry.figures]
         trained = engine.train(context, resume)
         self._progress.step = trained.step
-        final = self._judge(engine, context, trained.checkpoint)
+        final = [self._judge(engine, context, trained.checkpoint, held) for held in inputs.held]
         self._progress.evaluation += [entry.figures for entry in final if entry.figures]
         say(f"writing the tuned model to {self._directory.final}")
         self._fence.raise_if_superseded()
@@ -157,29 +158,30 @@ class Attempt:
             target_steps=self._progress.target_steps,
             message=message if missing else "",
             evaluation=tuple(self._progress.evaluation),
-            metrics=trained.values,
+            metrics=self._values(trained),
         )
         write_result(self._directory, self._run, self._number, ending)
         say(f"finished: {trained.step} of {self._progress.target_steps} steps")
 
     def _baseline(self, engine: Engine, context: Context) -> list[Evaluation]:
         """The base model's figures: those that an earlier attempt recorded, or new ones."""
-        known: dict[str, Evaluation] = {}
-        if self._directory.metrics.is_file():
-            with self._directory.metrics.open(encoding="utf-8") as lines:
-                known = recorded_evaluations(lines, step=0)
-        names = [held.settings.name for held in context.inputs.held]
-        if all(name in known for name in names):
-            return [known[name] for name in names]
-        return self._judge(engine, context, None)
+        found = recorded_evaluations(written_records(self._directory), step=0)
+        # One that gave no figure, since its services were down, say, is worth another try.
+        known = {name: evaluation for name, evaluation in found.items() if evaluation.figures is not None}
+        return [
+            known.get(held.settings.name) or self._judge(engine, context, None, held) for held in context.inputs.held
+        ]
 
-    def _judge(self, engine: Engine, context: Context, checkpoint: Path | None) -> list[Evaluation]:
-        found = []
-        for held in context.inputs.held:
-            evaluation = engine.evaluate(checkpoint, held)
-            context.metrics.evaluation(evaluation.dataset, evaluation.step, evaluation.values)
-            found.append(evaluation)
-        return found
+    def _judge(self, engine: Engine, context: Context, checkpoint: Path | None, held: Held) -> Evaluation:
+        evaluation = engine.evaluate(checkpoint, held)
+        context.metrics.evaluation(evaluation.dataset, evaluation.step, evaluation.values)
+        return evaluation
+
+    def _values(self, trained: Trained) -> Mapping[str, float]:
+        """Trainer metrics of the last step, which an earlier attempt may have trained."""
+        records = written_records(self._directory)
+        written = [record.values for record in records if record.role == TRAINER and record.step == trained.step]
+        return trained.values or (written[-1] if written else {})
 
     def _fail(self, failure: Failure) -> int:
         say(f"failed: {failure.cause.value}: {failure.message}")

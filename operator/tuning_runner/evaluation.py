@@ -72,14 +72,10 @@ def judge_metrics(records: Iterable[EpisodeRecord]) -> dict[str, float]:
     return {name: math.fsum(values) / len(values) for name, values in sorted(found.items())}
 
 
-def recorded_evaluations(lines: Iterable[str], step: int) -> dict[str, Evaluation]:
-    """The evaluations of one step that `metrics.jsonl` holds, by set; torn lines are passed over."""
-    found = {}
-    for line in lines:
-        try:
-            record = MetricRecord.from_line(line)
-        except ValueError:
-            continue
-        if record.role == EVALUATION and record.step == step:
-            found[record.dataset] = Evaluation(record.dataset, step, record.values)
-    return found
+def recorded_evaluations(records: Iterable[MetricRecord], step: int) -> dict[str, Evaluation]:
+    """The newest evaluations of one step among metric records, by set."""
+    return {
+        record.dataset: Evaluation(record.dataset, step, record.values)
+        for record in records
+        if record.role == EVALUATION and record.step == step
+    }

@@ -1,9 +1,11 @@
 """Writes metric records: `metrics.jsonl` for the sidecar, TensorBoard events for people.
 
-Called by engines through `engine.Context`, once for each finished step or evaluation. Names and meanings:
-`tuning_contract.metrics`. Not here: Prometheus (the sidecar tails the file).
+Called by engines through `engine.Context`, once for each finished step or evaluation; `attempt` and engines read the
+records of earlier attempts back. Names and meanings: `tuning_contract.metrics`. Not here: Prometheus (the sidecar
+tails the file).
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +15,17 @@ from typing import Any
 from tuning_contract.directory import RunDirectory
 from tuning_contract.metrics import EVALUATION, TRAINER, MetricRecord
 from tuning_runner.episodes.lines import open_for_lines
+
+
+def written_records(directory: RunDirectory) -> tuple[MetricRecord, ...]:
+    """All records of the run so far, oldest first; lines that a killed attempt left half are passed over."""
+    if not directory.metrics.is_file():
+        return ()
+    records = []
+    for line in directory.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            records.append(MetricRecord.from_line(line))
+    return tuple(records)
 
 
 class MetricsWriter:

@@ -57,7 +57,8 @@ class ScriptedEngine:
             context.metrics.step(step, {"reward_mean": step / 10})
             manifest = Manifest("trl", step, step, 0.0, context.fingerprint)
             context.checkpoints.save(manifest, lambda folder: (folder / "weights").write_text("w"))
-        return Trained(context.target_steps, context.inputs.directory.checkpoint(context.target_steps), {"kl": 0.1})
+        checkpoint = context.inputs.directory.checkpoint(context.target_steps)
+        return Trained(context.target_steps, checkpoint, {"kl": 0.1} if first <= context.target_steps else {})
 
     def export(self, checkpoint: Path, final: Path) -> None:
         self._call("export")
@@ -231,6 +232,22 @@ def test_an_evaluation_without_a_figure_is_said_in_the_result(tmp_path):
     assert scene.attempt(no_figure=nothing) == 0
     assert scene.result.evaluation == ()
     assert scene.result.message == "no evaluation figure for heldout: too many episodes without a score"
+
+
+def test_a_base_model_without_a_figure_is_judged_again_by_the_next_attempt(tmp_path):
+    scene = Scene(tmp_path)
+    scene.attempt(no_figure=nothing, step_2=raises(RuntimeError("boom")))
+    assert scene.attempt(2) == 0
+    assert scene.calls[:2] == ["check", "evaluate base"]
+    assert [figures.mean for figures in scene.result.evaluation] == [0.2, 0.9]
+
+
+def test_a_resume_after_the_last_step_tells_the_metrics_of_that_step(tmp_path):
+    scene = Scene(tmp_path)
+    scene.attempt(export=raises(RuntimeError("boom")))
+    assert scene.attempt(2) == 0
+    assert "step 3" not in scene.calls
+    assert scene.result.metrics == {"reward_mean": 0.3}
 
 
 def test_fewer_rows_than_a_batch_are_refused(tmp_path):

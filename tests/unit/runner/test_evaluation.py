@@ -63,12 +63,12 @@ def test_metrics_of_the_judge_are_averaged_over_the_episodes_that_have_them():
 
 def test_a_restarted_run_finds_the_base_models_figures_in_the_metric_records():
     evaluation = evaluate_records([a_record(tool_called=1.0)], "heldout", 0)
-    lines = [
-        "torn {",
-        MetricRecord(1.0, 1, "trainer", 0, 4, {"reward_mean": 1.0}).to_line(),
-        MetricRecord(1.0, 1, EVALUATION, 0, 4, evaluation.values, "heldout").to_line(),
-        MetricRecord(1.0, 1, EVALUATION, 4, 4, {"mean": 0.1}, "heldout").to_line(),
+    records = [
+        MetricRecord(1.0, 1, "trainer", 0, 4, {"reward_mean": 1.0}),
+        MetricRecord(1.0, 1, EVALUATION, 0, 4, {"mean": 0.2}, "heldout"),
+        MetricRecord(1.0, 2, EVALUATION, 0, 4, evaluation.values, "heldout"),
+        MetricRecord(1.0, 1, EVALUATION, 4, 4, {"mean": 0.1}, "heldout"),
     ]
-    found = recorded_evaluations(lines, step=0)
+    found = recorded_evaluations(records, step=0)
     assert found == {"heldout": evaluation}
     assert found["heldout"].figures == evaluation.figures

@@ -19,8 +19,7 @@ from tuning_runner.episodes.batch import EpisodeResult
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.episodes.record import EpisodeError, EpisodeRecord, TurnRecord
 from tuning_runner.episodes.turns import Turn
-from tuning_runner.evaluation import recorded_evaluations
-from tuning_runner.metrics_writer import MetricsWriter
+from tuning_runner.metrics_writer import MetricsWriter, written_records
 from tuning_runner.preflight import check_dry_episodes, dry_batch, require_free_space
 from tuning_runner.step_metrics import episode_values
 from tuning_runner.transcripts import transcripts
@@ -132,8 +131,7 @@ def test_half_a_line_of_a_killed_attempt_swallows_no_record_of_the_next(tmp_path
         journal.append(directory.episodes(1), [a_result(f"1.0.{attempt}").record])
         if attempt == 1:
             os.truncate(directory.episodes(1), directory.episodes(1).stat().st_size - 9)
-    with directory.metrics.open() as lines:
-        assert sorted(recorded_evaluations(lines, step=0)) == ["held1", "held2"]
+    assert [record.dataset for record in written_records(directory)] == ["held1", "held2"]
     torn, whole = directory.episodes(1).read_text().splitlines()
     assert not torn.endswith("}")
     assert json.loads(whole)["episode"] == "1.0.2"
