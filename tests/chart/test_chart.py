@@ -12,7 +12,6 @@ from tests.harness import CHART
 from tuning_operator.settings import Settings
 
 
-
 def render(*options: str) -> list[dict[str, Any]]:
     """All objects of the chart with these `--set` values."""
     flags = [flag for option in options for flag in ("--set", option)]
