@@ -9,11 +9,9 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-
-import torch
 
 from tuning_contract.checkpoint import FORMAT_TRL, Manifest, complete_checkpoints
 from tuning_contract.directory import RunDirectory
@@ -40,8 +38,9 @@ from tuning_runner.episodes import journal
 from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.episodes.record import EVALUATION_PREFIX
-from tuning_runner.evaluation import Evaluation, evaluate_records
+from tuning_runner.evaluation import Evaluation, evaluate_records, recorded_evaluations
 from tuning_runner.groups import assign, is_scored, step_failure
+from tuning_runner.metrics_writer import written_records
 from tuning_runner.preflight import check_dry_episodes, dry_batch, require_free_space
 from tuning_runner.step_metrics import episode_values
 from tuning_runner.transcripts import transcripts
@@ -138,6 +137,7 @@ class TRLEngine:
         if resume is not None:
             self._load(resume.folder, resume.manifest.step)
             say(f"resuming after step {resume.manifest.step} from {resume.folder}")
+            self._judge_at_interval(context, recorded_evaluations(written_records(self._inputs.directory), self._step))
         algorithm = self._run.algorithm
         say(f"training: {self._learner.trainable_parameters:,} of {self._serving.loaded.parameters:,} parameters")
         values: Mapping[str, float] = {}
@@ -147,11 +147,24 @@ class TRLEngine:
             last = step == self._target_steps
             if last or step % algorithm.save_every_steps == 0:
                 checkpoint = self._save(context)
-            if not last and algorithm.evaluate_every_steps and step % algorithm.evaluate_every_steps == 0:
-                for held in self._inputs.held:
-                    evaluation = self._evaluate(held)
-                    context.metrics.evaluation(evaluation.dataset, evaluation.step, evaluation.values)
+            self._judge_at_interval(context)
         return Trained(self._step, checkpoint, values)
+
+    def _judge_at_interval(self, context: Context, known: Collection[str] = ()) -> None:
+        """Judge the weights after a step on the interval; the last step's are judged by the attempt.
+
+        Args:
+            context: gets the records.
+            known: sets on which an earlier attempt judged these weights: it may have ended between checkpoint and
+                evaluation.
+        """
+        interval = self._run.algorithm.evaluate_every_steps
+        if not interval or self._step % interval or self._step == self._target_steps:
+            return
+        for held in self._inputs.held:
+            if held.settings.name not in known:
+                evaluation = self._evaluate(held)
+                context.metrics.evaluation(evaluation.dataset, evaluation.step, evaluation.values)
 
     def export(self, checkpoint: Path, final: Path) -> None:
         """Write the tuned model; nothing can be trained or judged afterwards."""
@@ -231,11 +244,11 @@ class TRLEngine:
             raise
         # The last episodes may have been cut off in the middle of a batch, and the weights are about to change.
         policy.wait_until_idle()
-        if policy.failure is not None:
-            # The episodes only saw a failed model; a lack of memory, or a step without any score, has its cause here.
-            nothing_scored = not any(is_scored(result.record) for result in results)
-            if nothing_scored or isinstance(policy.failure, torch.OutOfMemoryError | MemoryError):
-                raise policy.failure
+        records = [result.record for result in results]
+        if policy.failure is not None and not any(map(is_scored, records)):
+            # The episodes only saw a failed model: the cause is here. A failure that later tries got over is none.
+            journal.append(self._inputs.directory.episodes(batch.step), records)
+            raise policy.failure
         return results
 
     def _evaluate(self, held: Held) -> Evaluation:

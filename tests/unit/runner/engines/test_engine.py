@@ -1,0 +1,138 @@
+"""What the TRL engine does around its model: evaluations at their intervals, failures of the model itself."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.unit.runner.documents import a_run_document, an_algorithm  # noqa: E402
+from tuning_contract.checkpoint import Manifest  # noqa: E402
+from tuning_contract.directory import RunDirectory  # noqa: E402
+from tuning_contract.outcomes import Outcome  # noqa: E402
+from tuning_contract.run_document import Sampling  # noqa: E402
+from tuning_runner.checkpoints import CheckpointStore, Fence  # noqa: E402
+from tuning_runner.dataset import Dataset  # noqa: E402
+from tuning_runner.engine import Context, Held, Inputs, Resume  # noqa: E402
+from tuning_runner.engines.trl.engine import TRLEngine, _Served  # noqa: E402
+from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult  # noqa: E402
+from tuning_runner.episodes.record import EpisodeRecord  # noqa: E402
+from tuning_runner.evaluation import Evaluation  # noqa: E402
+from tuning_runner.metrics_writer import MetricsWriter  # noqa: E402
+
+pytestmark = pytest.mark.model
+TARGET, EVERY = 6, 2
+
+
+class Bench:
+    """A TRL engine whose model, episodes and updates are scripted."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = a_run_document(algorithm=an_algorithm(steps=TARGET, save_every_steps=1, evaluate_every_steps=EVERY))
+        self.directory = RunDirectory(root)
+        held = Held(run.dataset.evaluation[0], Dataset("", ({},), ""))
+        self.inputs = Inputs(run, 2, self.directory, Dataset("", ({},) * 20, ""), (held,))
+        self.engine = TRLEngine(self.inputs)
+        self.engine.plan(run, 20)
+        self.policy = SimpleNamespace(failure=None, take_usage=lambda: None, wait_until_idle=lambda: None)
+        self.policy.close = lambda: None
+        served: Any = SimpleNamespace(parameters=1)
+        self.engine._served = _Served(served, self.policy, served)
+        self.engine._made = SimpleNamespace(trainable_parameters=1)
+        self.did: list[str] = []
+        for name in ("_load", "_evaluate", "_train_step", "_save"):
+            monkeypatch.setattr(self.engine, name, getattr(self, name))
+
+    def _load(self, checkpoint: Path, step: int) -> None:
+        self.engine._step = step
+
+    def _evaluate(self, held: Held) -> Evaluation:
+        self.did.append(f"judge {self.engine._step}")
+        return Evaluation(held.settings.name, self.engine._step, {"mean": 0.5})
+
+    def _train_step(self, context: Context, step: int) -> dict[str, float]:
+        self.did.append(f"step {step}")
+        self.engine._step = step
+        return {}
+
+    def _save(self, context: Context) -> Path:
+        return self.directory.checkpoint(self.engine._step)
+
+    def train(self, resume_after: int | None = None) -> None:
+        """All steps, from the beginning or from a checkpoint."""
+        fence = Fence(self.directory, 2)
+        resume = None
+        if resume_after is not None:
+            manifest = Manifest("trl", resume_after, resume_after, 0.0)
+            resume = Resume(self.directory.checkpoint(resume_after), manifest)
+        with MetricsWriter(self.directory, 2, TARGET) as metrics:
+            store = CheckpointStore(fence, 2, self.did.append)
+            self.engine.train(Context(self.inputs, TARGET, {}, fence, store, metrics), resume)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    bench = Bench(tmp_path, monkeypatch)
+    yield bench
+    bench.engine.close()
+
+
+def test_the_weights_are_judged_at_intervals_and_the_last_ones_by_the_attempt(bench: Bench) -> None:
+    bench.train()
+    assert bench.did == ["step 1", "step 2", "judge 2", "step 3", "step 4", "judge 4", "step 5", "step 6"]
+
+
+def test_an_attempt_that_ended_between_checkpoint_and_evaluation_is_made_up_for(bench: Bench) -> None:
+    bench.train(resume_after=4)
+    assert bench.did == ["judge 4", "step 5", "step 6"]
+
+
+def test_an_evaluation_that_is_recorded_is_not_made_again_by_a_resumed_attempt(bench: Bench) -> None:
+    with MetricsWriter(bench.directory, 1, TARGET) as metrics:
+        metrics.evaluation("heldout", 4, {"mean": 0.25})
+    bench.train(resume_after=4)
+    assert bench.did == ["step 5", "step 6"]
+
+
+def test_a_resume_off_the_interval_or_after_the_last_step_judges_nothing_first(bench: Bench) -> None:
+    bench.train(resume_after=5)
+    assert bench.did == ["step 6"]
+    bench.train(resume_after=TARGET)
+    assert bench.did == ["step 6"]
+
+
+def an_episode(member: int, reward: float | None) -> EpisodeResult:
+    outcome = Outcome.MODEL_ERROR if reward is None else Outcome.COMPLETED
+    record = EpisodeRecord("train", f"1.0.{member}", "1.0", "", 2, 2, 0, 0, outcome, reward=reward)
+    return EpisodeResult(record, {})
+
+
+def run_episodes(bench: Bench, monkeypatch: pytest.MonkeyPatch, *rewards: float | None) -> list[EpisodeResult]:
+    """Episodes during which the model ran out of memory once."""
+    results = [an_episode(member, reward) for member, reward in enumerate(rewards)]
+
+    def run(batch: EpisodeBatch) -> list[EpisodeResult]:
+        bench.policy.failure = torch.OutOfMemoryError("no memory")
+        return results
+
+    monkeypatch.setattr(bench.engine._host, "run", run)
+    return bench.engine._episodes(EpisodeBatch(1, [{}], 2, 0, Sampling()))
+
+
+def test_a_lack_of_memory_that_the_next_try_got_over_stops_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [result.record.reward for result in run_episodes(bench, monkeypatch, 1.0, None)] == [1.0, None]
+
+
+def test_a_lack_of_memory_in_a_step_without_a_score_is_raised_with_the_episodes_in_the_journal(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        run_episodes(bench, monkeypatch, None, None)
+    lines = bench.directory.episodes(1).read_text().splitlines()
+    assert [json.loads(line)["outcome"] for line in lines] == ["ModelError"] * 2
