@@ -100,10 +100,17 @@ def _directory_of(text: str) -> str:
 
 
 def _refuse(text: str, attempt: int, directory: RunDirectory, problem: str) -> int:
-    from tuning_runner.outcome import write_refusal
+    from tuning_runner.checkpoints import newest_attempt
+    from tuning_runner.outcome import write_refusal, written_result
 
     say(f"failed: {Cause.CONFIG_INVALID.value}: {problem}")
-    write_refusal(directory, text, attempt, problem)
+    result = written_result(directory)
+    if (newest := newest_attempt(directory)) > attempt:
+        say(f"no result is written: attempt {newest} has replaced this attempt ({attempt})")
+    elif result is not None and result.complete:
+        say("no result is written: the run has a complete one")
+    else:
+        write_refusal(directory, text, attempt, problem)
     return EXIT_FAILED
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runner.documents import DIRECTORY, REPOSITORY, a_run_document
+from tuning_contract.checkpoint import write_atomically
 from tuning_contract.directory import RunDirectory
 from tuning_contract.result import RunResult
 from tuning_contract.run_document import RunDocument
@@ -41,6 +42,19 @@ def test_a_feature_that_this_runner_lacks_is_named_in_the_result(tmp_path):
     assert result.run_digest == RunDocument.from_text(json.dumps(document)).digest
     assert "telepathy" in process.stdout
     assert "telepathy" in RunDirectory(tmp_path / DIRECTORY).runner_log(1).read_text()
+
+
+@pytest.mark.parametrize(("newest", "outcome"), [("2\n", "Failed"), ("1\n", "Succeeded")])
+def test_a_run_json_that_cannot_be_read_replaces_no_result_that_counts(tmp_path, newest, outcome):
+    directory = RunDirectory(tmp_path / DIRECTORY)
+    write_atomically(directory.current_attempt, newest)
+    earlier = RunResult("uid", "digest", 1, outcome, 4, 4, 0.0, final_model="final" if outcome == "Succeeded" else "")
+    write_atomically(directory.result, earlier.to_text())
+    document = json.loads(a_run_document().to_text()) | {"requires": ["telepathy"]}
+    process = execute(tmp_path, json.dumps(document))
+    assert process.returncode == 10
+    assert "no result is written" in process.stdout
+    assert RunResult.from_text(directory.result.read_text()) == earlier
 
 
 def test_an_engine_that_this_image_lacks_is_a_wrong_configuration(tmp_path):
