@@ -6,6 +6,7 @@ repeats nor skips a task. The samplers of engines only replay it.
 
 import hashlib
 import math
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
@@ -13,12 +14,13 @@ Order = Literal["Shuffle", "Sequential"]
 
 
 def target_steps(rows: int, batch_size: int, epochs: float | None, steps: int | None) -> int:
-    """Steps of the whole run: `steps`, or floor(epochs x rows / batch_size)."""
+    """Steps of the whole run: `steps`, or floor(epochs x rows / batch_size), with `epochs` as the decimal it reads."""
     if steps is not None:
         return steps
     if epochs is None:
         raise ValueError("set exactly one of `epochs` and `steps`")
-    return math.floor(epochs * rows / batch_size)
+    # As floats 0.29 x 100 is 28.999..., and the last step would be lost.
+    return math.floor(Fraction(str(epochs)) * rows / batch_size)
 
 
 def schedule(dataset_digest: str, seed: int, order: Order, rows: int, batch_size: int, step: int) -> tuple[int, ...]:
