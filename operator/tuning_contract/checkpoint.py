@@ -60,7 +60,10 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write and fsync a temporary file beside `path`, then rename it: readers see all of it or nothing."""
+    """Write and fsync a temporary file beside `path`, then rename it: readers see all of it or nothing.
+
+    On return the new name is on the disk as well.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
@@ -68,6 +71,16 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries: after a rename the new name is on the disk."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def complete_checkpoints(parent: Path) -> tuple[tuple[Path, Manifest], ...]:

@@ -18,6 +18,7 @@ from tuning_contract.checkpoint import (
     complete_checkpoints,
     damage,
     describe_files,
+    sync_folder,
     write_atomically,
 )
 from tuning_contract.directory import RunDirectory
@@ -84,7 +85,6 @@ class CheckpointStore:
         self.fence.raise_if_superseded()
         whole = replace(manifest, files=describe_files(folder))
         write_atomically(folder / MANIFEST, whole.to_text())
-        sync_folder(folder)
         self._prune(folder, manifest.step)
         return folder
 
@@ -133,8 +133,10 @@ def publish_folder(target: Path, fence: Fence, write: Callable[[Path], None]) ->
     temporary = target.with_name(f".{target.name}.{fence.attempt}")
     temporary.mkdir(parents=True)
     write(temporary)
-    for path in temporary.rglob("*"):
-        if path.is_file():
+    for path in (temporary, *temporary.rglob("*")):
+        if path.is_dir():
+            sync_folder(path)
+        elif path.is_file():
             path.chmod(0o644)  # safetensors writes for the owner alone; sidecar and serving pods are other users
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -144,15 +146,6 @@ def publish_folder(target: Path, fence: Fence, write: Callable[[Path], None]) ->
     temporary.rename(target)
     sync_folder(target.parent)
     return target
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries: after a rename the new name is on the disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _mismatch(folder: Path, fields: tuple[str, ...], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

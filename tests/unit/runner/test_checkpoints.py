@@ -1,5 +1,6 @@
 """Checkpoints: complete or not there, pruned, verified, and never written by an attempt that was replaced."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,27 @@ def test_a_checkpoint_of_other_settings_is_refused_with_the_fields_named(tmp_pat
 
 def test_without_checkpoints_there_is_nothing_to_resume(tmp_path):
     assert Store(tmp_path).store.newest(FINGERPRINT) is None
+
+
+def test_every_file_and_folder_of_a_checkpoint_and_their_names_are_flushed(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    flushed: list[str] = []
+
+    def fsync(number: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{number}").removeprefix(f"{tmp_path}/"))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+    def nested(folder: Path) -> None:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "weights").write_text("w")
+
+    store.store.save(Manifest("trl", 1, 1, 0.0, FINGERPRINT), nested)
+    written = "checkpoints/.step-000001.1"
+    assert {written, f"{written}/inner", f"{written}/inner/weights", "checkpoints"} <= set(flushed)
+    # The manifest is last: its text, then its name.
+    assert [Path(name).parent.name for name in flushed[-2:]] == ["step-000001", "checkpoints"]
+    assert flushed[-1] == "checkpoints/step-000001"
 
 
 def test_an_attempt_that_was_replaced_completes_no_checkpoint(tmp_path):
