@@ -101,10 +101,14 @@ class Sampler:
             ]
             if not alive:
                 break
+            places = torch.tensor(alive, device=tokens.device)
+            living = torch.zeros_like(rows.position).index_fill(0, places, 1)
             if len(alive) < _COMPACT_BELOW * len(rows.numbers):
                 rows.select(alive)
-                tokens = tokens[torch.tensor(alive, device=tokens.device)]
+                tokens, living = tokens[places], living[places]
             self._advance(rows, tokens)
+            # A row that is over stays where it is, or it would pass the model's last position.
+            rows.position = rows.position + living
         return [SampledReply(tuple(r.tokens), tuple(r.logprobs), r.ended, r.entropy) for r in replies]
 
     def _over(self, reply: _Reply, request: SamplingRequest) -> bool:
@@ -182,7 +186,6 @@ class Sampler:
             logits_to_keep=1,
         )
         rows.logits = output.logits[:, -1]
-        rows.position = rows.position + 1
 
 
 def _noise(request: SamplingRequest) -> torch.Tensor:

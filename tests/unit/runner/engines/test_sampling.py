@@ -71,6 +71,28 @@ def test_a_reply_ends_with_the_end_token_or_at_its_own_limit(model):
     assert {reply.ended for reply in replies} == {True, False}
 
 
+def test_a_row_that_is_over_passes_no_position_while_the_others_go_on(model):
+    seen = []
+
+    class Watched:
+        config, device = model.config, model.device
+
+        def __call__(self, **inputs):
+            if "position_ids" in inputs:
+                seen.append(inputs["position_ids"].max(dim=1).values.tolist())
+            return model(**inputs)
+
+    requests = [a_request(seed=0, max_new_tokens=3), *(a_request(seed=seed) for seed in range(1, 7))]
+    replies = sample(Watched(), *requests, end_tokens=frozenset())
+    assert [len(reply.tokens) for reply in replies] == [3, *[12] * 6]
+    start = len(PROMPTS[0])
+    decoding = seen[1:]
+    assert [positions[1] for positions in decoding] == list(range(start, start + 11))
+    assert [positions[0] for positions in decoding] == [start, start + 1, *[start + 2] * 9]
+    for request, reply in zip(requests, replies, strict=True):
+        assert reply.logprobs == pytest.approx(recomputed(model, request, reply), abs=1e-4)
+
+
 def test_a_small_nucleus_draws_the_most_probable_token_only(model):
     (reply,) = sample(model, a_request(top_p=1e-6))
     ids = torch.tensor([PROMPTS[0]])
