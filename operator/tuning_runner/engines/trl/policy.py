@@ -36,12 +36,9 @@ class BatchLimits:
 class Usage:
     """Sums since the last `take_usage`."""
 
-    batches: int = 0
-    turns: int = 0
     tokens: int = 0
     entropy: float = 0.0
     """Sum over sampled tokens, in nats."""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ class BatchedPolicy:
                 continue
             seconds = time.perf_counter() - started
             self._last_seconds = seconds
-            self._count(replies, seconds)
+            self._count(replies)
             for entry, reply in zip(batch, replies, strict=True):
                 if not entry.reply.done():  # the client may have gone away
                     entry.reply.set_result(_generation(reply, seconds))
@@ -158,12 +155,9 @@ class BatchedPolicy:
         with torch.no_grad(), self._precision():
             return self._sampler.sample([_sampling_request(request) for request in requests])
 
-    def _count(self, replies: Sequence[SampledReply], seconds: float) -> None:
-        self._usage.batches += 1
-        self._usage.turns += len(replies)
+    def _count(self, replies: Sequence[SampledReply]) -> None:
         self._usage.tokens += sum(len(reply.tokens) for reply in replies)
         self._usage.entropy += sum(reply.entropy for reply in replies)
-        self._usage.seconds += seconds
 
 
 def _generation(reply: SampledReply, seconds: float) -> Generation:
