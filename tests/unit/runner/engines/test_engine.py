@@ -38,8 +38,8 @@ class Bench:
         self.inputs = Inputs(run, 2, self.directory, Dataset("", ({},) * 20, ""), (held,))
         self.engine = TRLEngine(self.inputs)
         self.engine.plan(run, 20)
-        self.policy = SimpleNamespace(failure=None, take_usage=lambda: None, wait_until_idle=lambda: None)
-        self.policy.close = lambda: None
+        self.policy = SimpleNamespace(failure=None, take_usage=lambda: None, close=lambda: None)
+        self.policy.wait_until_idle = lambda: self.did.append("idle")
         served: Any = SimpleNamespace(parameters=1)
         self.engine._served = _Served(served, self.policy, served)
         self.engine._made = SimpleNamespace(trainable_parameters=1)
@@ -116,6 +116,7 @@ def run_episodes(bench: Bench, monkeypatch: pytest.MonkeyPatch, *rewards: float 
     results = [an_episode(member, reward) for member, reward in enumerate(rewards)]
 
     def run(batch: EpisodeBatch) -> list[EpisodeResult]:
+        bench.did.append("episodes")
         bench.policy.failure = torch.OutOfMemoryError("no memory")
         return results
 
@@ -127,6 +128,7 @@ def test_a_lack_of_memory_that_the_next_try_got_over_stops_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [result.record.reward for result in run_episodes(bench, monkeypatch, 1.0, None)] == [1.0, None]
+    assert bench.did == ["episodes", "idle"]  # nothing is sampled any more when the weights change
 
 
 def test_a_lack_of_memory_in_a_step_without_a_score_is_raised_with_the_episodes_in_the_journal(
