@@ -8,6 +8,7 @@ in the message.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from tuning_contract.checks import are_figures, is_count, is_text
 
@@ -40,16 +41,19 @@ class TerminationMessage:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        """JSON of at most LIMIT bytes; the free text is cut on a code point, all else stays whole."""
+        """JSON of at most LIMIT bytes: the free text is cut on a code point, then whatever else is too long goes."""
         document = asdict(self) | {"metrics": dict(self.metrics)}
-        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        text = _dumped(document)
         message = self.message
-        while len(text.encode()) > LIMIT:
+        while len(text.encode()) > LIMIT and message:
             over = len(text.encode()) - LIMIT
             message = message.encode()[: max(0, len(message.encode()) - max(over, 8) - 4)].decode(errors="ignore")
-            text = json.dumps(document | {"message": message + "…"}, ensure_ascii=False, separators=(",", ":"))
-            if not message:
-                document["metrics"] = {}
+            text = _dumped(document | {"message": message + "…"})
+        # Nothing of ours is so long; whatever it is, a driver must come to its end.
+        for name, nothing in (("metrics", {}), ("checkpoint", ""), ("cause", "")):
+            if len(text.encode()) > LIMIT:
+                document |= {"message": message + "…", name: nothing}
+                text = _dumped(document)
         return text
 
     @classmethod
@@ -64,3 +68,7 @@ class TerminationMessage:
         counts = (message.step, message.target_steps)
         right = all(map(is_text, texts)) and all(map(is_count, counts)) and are_figures(message.metrics)
         return message if right else None
+
+
+def _dumped(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))

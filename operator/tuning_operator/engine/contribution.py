@@ -3,6 +3,7 @@
 Made by the policies, put together by `plan` and `status`.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -54,6 +55,14 @@ class Contribution:
     """The policies behind this one are not asked."""
 
 
+MESSAGE_BYTES = 1024
+"""Of `status.message`, where a reader looks first."""
+CONDITION_BYTES = 384
+"""Of each condition's message; the longest of them repeat what the status says."""
+HISTORY_BYTES = 128
+"""Of the message of an attempt that has ended."""
+_MARK = "…"
+
 NOTHING_WRONG = "nothing is known to be wrong"
 """Message of a condition Degraded that is False."""
 
@@ -61,9 +70,25 @@ NOTHING_WRONG = "nothing is known to be wrong"
 def condition(kind: ConditionType, status: bool | None, reason: str, message: str) -> Condition:
     """A condition without its times; None is Unknown."""
     value = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[status]
-    return Condition(type=kind, status=value, reason=reason, message=cut(message, 1024))
+    return Condition(type=kind, status=value, reason=reason, message=cut(message, CONDITION_BYTES))
 
 
 def cut(text: str, limit: int) -> str:
-    """The text within a limit of characters, with a mark where it was cut."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """The text within a limit of bytes, as JSON and UTF-8 write it, with a mark where it was cut.
+
+    Characters would not bound a status: one may take four bytes, and a control character six.
+    """
+    text = text.encode(errors="replace").decode()
+    if _size(text) <= limit:
+        return text
+    kept, room = [], limit - _size(_MARK)
+    for character in text:
+        room -= _size(character)
+        if room < 0:
+            break
+        kept.append(character)
+    return "".join(kept) + _MARK
+
+
+def _size(text: str) -> int:
+    return len(json.dumps(text, ensure_ascii=False).encode()) - 2

@@ -24,6 +24,10 @@ from tuning_operator.engine.world import World
 NOTHING = "-"
 """Shown where there is no figure yet, so that no column is empty."""
 _EVALUATION = "eval/"
+_LONGEST_PATH = 256
+"""Bytes of a checkpoint's path; ours have fewer than 200, and half a path is none."""
+_LARGE = 1e9
+_STEP_DIGITS = 12
 _RAY_COMPONENTS = ("head", "worker")
 
 
@@ -69,12 +73,12 @@ def fresh_progress(world: World) -> Progress | None:
 def checkpoint_of(world: World, verdict: Verdict | None) -> CheckpointStatus:
     """The newest complete checkpoint that was heard of."""
     claim, news, old = names.claim(world.run), fresh_progress(world), world.run.status.checkpoint
-    if verdict is not None and verdict.checkpoint:
+    if verdict is not None and verdict.checkpoint and _is_short(verdict.checkpoint):
         same = old.path == verdict.checkpoint and old.saved_at is not None
         saved = old.saved_at if same else timestamp(world.now)
         step = _step_of(verdict.checkpoint)
         return CheckpointStatus(step=step, path=verdict.checkpoint, claim_name=claim, saved_at=saved)
-    if news is None or not news.checkpoint_path:
+    if news is None or not news.checkpoint_path or not _is_short(news.checkpoint_path):
         return old
     saved = timestamp(from_epoch(news.checkpoint_saved_at))
     return CheckpointStatus(step=news.checkpoint_step, path=news.checkpoint_path, claim_name=claim, saved_at=saved)
@@ -84,7 +88,7 @@ def evaluation_of(world: World, verdict: Verdict | None) -> tuple[EvaluationStat
     """Each set's figure before the first step and the newest one, in the order of the spec."""
     known = {item.dataset: item for item in world.run.status.evaluation}
     for entry in (fresh_progress(world) or Progress(attempt=0)).evaluation:
-        figure = EvaluationFigure(step=int(entry["step"]), mean=f"{float(entry['mean']):.3f}")
+        figure = EvaluationFigure(step=int(entry["step"]), mean=_mean(entry["mean"]))
         known[entry["dataset"]] = _with_figure(known.get(entry["dataset"]), str(entry["dataset"]), figure)
     if verdict is not None:
         for name, value in verdict.metrics.items():
@@ -93,7 +97,7 @@ def evaluation_of(world: World, verdict: Verdict | None) -> tuple[EvaluationStat
             )
             if side in ("baseline", "last"):
                 step = 0 if side == "baseline" else verdict.step or 0
-                figure = EvaluationFigure(step=step, mean=f"{value:.3f}")
+                figure = EvaluationFigure(step=step, mean=_mean(value))
                 known[dataset] = _with_figure(known.get(dataset), dataset, figure)
     order = [item.name for item in world.run.spec.dataset.evaluation]
     return tuple(known[name] for name in order if name in known)
@@ -148,7 +152,7 @@ def duration(seconds: int | None) -> str:
 def _step_of(checkpoint: str) -> int | None:
     """The step in a checkpoint's folder name, as in step-000020."""
     digits = checkpoint.rpartition("step-")[2]
-    return int(digits) if digits.isdecimal() else None
+    return int(digits) if digits.isdecimal() and len(digits) <= _STEP_DIGITS else None
 
 
 def _with_figure(known: EvaluationStatus | None, dataset: str, figure: EvaluationFigure) -> EvaluationStatus:
@@ -167,11 +171,20 @@ def _evaluation_column(evaluation: tuple[EvaluationStatus, ...]) -> str:
 
 
 def _short(mean: str) -> str:
-    return mean if mean == NOTHING else f"{float(mean):.2f}"
+    return mean if mean == NOTHING or abs(float(mean)) >= _LARGE else f"{float(mean):.2f}"
+
+
+def _mean(value: float) -> str:
+    """Three digits after the point; a value that no reward has is not written out."""
+    return f"{float(value):.3f}" if abs(value) < _LARGE else f"{float(value):.1e}"
+
+
+def _is_short(path: str) -> bool:
+    return cut(path, _LONGEST_PATH) == path
 
 
 def _figure(value: float | None, old: str | None) -> str:
     """Three digits after the point, or the exponent where that would show nothing."""
     if value is None:
         return old or NOTHING
-    return f"{value:.3f}" if value == 0 or abs(value) >= 0.001 else f"{value:.1e}"
+    return _mean(value) if value == 0 or not abs(value) < 0.001 else f"{value:.1e}"

@@ -22,11 +22,20 @@ from tuning_operator.api.conditions import (
 from tuning_operator.api.v1alpha1_status import AttemptRecord, AttemptStatus, TuningRunStatus
 from tuning_operator.desired import names
 from tuning_operator.engine import evidence, figures
-from tuning_operator.engine.contribution import NOTHING_WRONG, Contribution, Verdict, condition, cut
+from tuning_operator.engine.contribution import (
+    HISTORY_BYTES,
+    MESSAGE_BYTES,
+    NOTHING_WRONG,
+    Contribution,
+    Verdict,
+    condition,
+    cut,
+)
 from tuning_operator.engine.policies.children import missing
 from tuning_operator.engine.world import ContainerState, Reachability, World
 
-HISTORY = 10
+HISTORY = 5
+"""Attempts that are kept; more would not fit into a status of 8 KiB."""
 
 
 def compose(world: World, contributions: Iterable[Contribution]) -> TuningRunStatus:
@@ -42,7 +51,7 @@ def compose(world: World, contributions: Iterable[Contribution]) -> TuningRunSta
         update={
             "phase": phase,
             "reason": told.reason or _reason(world, phase, verdict),
-            "message": cut(told.message or _message(world, phase, verdict), 1024),
+            "message": cut(told.message or _message(world, phase, verdict), MESSAGE_BYTES),
             "observed_generation": world.run.metadata.generation,
             "conditions": _merged(world, known.values()),
             "attempt": _attempt(world, phase),
@@ -71,7 +80,7 @@ def unreadable(status: Mapping[str, Any], generation: int, message: str, now: da
     new = {
         "phase": str(Phase.REJECTED),
         "reason": str(Reason.INVALID),
-        "message": cut(message, 1024),
+        "message": cut(message, MESSAGE_BYTES),
         "observedGeneration": generation,
         "conditions": [item.to_object() for item in merge(old, [generation_seen], now)],
     }
@@ -216,7 +225,7 @@ def _history(world: World, verdict: Verdict | None) -> tuple[AttemptRecord, ...]
         number=world.attempt,
         outcome=SUCCEEDED if verdict.succeeded else FAILED,
         cause=verdict.cause,
-        message=cut(verdict.message, 256),
+        message=cut(verdict.message, HISTORY_BYTES),
         last_step=figures.progress_of(world, verdict).step,
         start_time=world.run.status.attempt.start_time,
         end_time=timestamp(world.now),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import UID
 from tuning_contract.result import EvaluationFigures, RunResult
-from tuning_contract.termination import TerminationMessage
+from tuning_contract.termination import LIMIT, TerminationMessage
 from tuning_operator.engine import evidence
 
 MESSAGE = TerminationMessage("Succeeded", step=12, target_steps=12, metrics={"policy_loss": float("nan"), "kl": 1})
@@ -43,6 +43,23 @@ def test_a_message_and_a_result_are_read_as_they_were_written() -> None:
 )
 def test_a_message_with_a_wrong_type_is_no_message(wrong: dict[str, Any]) -> None:
     assert TerminationMessage.from_text(json.dumps(asdict(MESSAGE) | wrong)) is None
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        {"message": "🦙" * 3000},
+        {"checkpoint": "c" * 3000, "message": "boom"},
+        {"metrics": {f"m{n}": 1.0 for n in range(1000)}},
+        {"cause": "c" * 3000},
+    ],
+)
+def test_a_message_is_within_its_limit_whatever_is_long(long: dict[str, Any]) -> None:
+    text = replace(MESSAGE, **long).to_text()
+    assert len(text.encode()) <= LIMIT
+    again = TerminationMessage.from_text(text)
+    assert again is not None
+    assert (again.outcome, again.step) == ("Succeeded", 12)
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", "Killed", "[" * 4000])
