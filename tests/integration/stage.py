@@ -44,6 +44,21 @@ class Stage:
         made: dict[str, Any] = self.api.request("POST", RUNS.format(self.namespace), manifest)
         return made
 
+    def pass_by(self, name: str = "passing-by") -> None:
+        """Let the operator look at a second run of the namespace: so it has looked at what came before it."""
+        manifest = {
+            "apiVersion": "agenttuning.io/v1alpha1",
+            "kind": "TuningRun",
+            "metadata": {"name": name},
+            "spec": a_spec(),
+        }
+        path = RUNS.format(self.namespace)
+        self.api.request("POST", path, manifest)
+        wait_for(
+            "the second run's status",
+            lambda: (self.api.get(f"{path}/{name}").get("status") or {}).get("phase") == "Starting",
+        )
+
     def run(self) -> dict[str, Any]:
         """The run as it is now."""
         found: dict[str, Any] = self.api.get(f"{RUNS.format(self.namespace)}/{self.name}")

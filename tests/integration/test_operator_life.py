@@ -79,6 +79,8 @@ def test_the_job_waits_for_the_head(operator: OperatorProcess, stage: Stage) -> 
     stage.wait_for_phase("Starting")
     stage.run_head_pod()
     stage.set_cluster_ready(False)
+    # Its own Job is made by the same watches in the same order, after the one that must not be made yet.
+    Stage(stage.api, f"{stage.namespace}-after").walk_to_running()
     assert not stage.children(JOBS)
     stage.set_cluster_ready()
     status = stage.wait_for_phase("Running")
