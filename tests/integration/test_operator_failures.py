@@ -46,6 +46,24 @@ def test_a_driver_that_failed_by_itself_is_left_to_the_job(operator: OperatorPro
     assert stage.wait_for_phase("Failed")["reason"] == "NonFiniteLoss"
 
 
+def test_a_pod_that_only_has_the_runs_labels_decides_nothing(operator: OperatorProcess, stage: Stage) -> None:
+    driver = stage.walk_to_running()
+    other = Stage(stage.api, f"{stage.namespace}-other")
+    real = stage.api.get(f"{PODS.format(stage.namespace)}/{driver}")
+    done = TerminationMessage(outcome="Succeeded", step=12, target_steps=12)
+    for number, here in enumerate((stage, other)):
+        # In another namespace the owner can be named as well: it is not looked up there.
+        owners = real["metadata"]["ownerReferences"] if here is other else []
+        metadata = {"name": f"forged-{number}", "labels": real["metadata"]["labels"], "ownerReferences": owners}
+        pod = {"metadata": metadata, "spec": {"containers": [{"name": "driver", "image": "x"}]}}
+        here.api.request("POST", PODS.format(here.namespace), pod)
+        here.end_driver(metadata["name"], done)
+    other.walk_to_running()
+    assert stage.status["phase"] == "Running"
+    stage.end_driver(driver, a_failure(), EXIT_FAILED)
+    assert stage.wait_for_phase("Failed")["reason"] == "WorkflowError"
+
+
 def test_a_job_that_failed_without_a_word_is_a_lost_driver(operator: OperatorProcess, stage: Stage) -> None:
     driver = stage.walk_to_running()
     stage.end_driver(driver, "Killed", EXIT_DRIVER_ERROR)
