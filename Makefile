@@ -10,7 +10,7 @@ UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON := .venv/bin/python
 SOURCES := operator tests images
 
-.PHONY: help setup fmt lint typecheck layers generate verify unit test hygiene cluster-up cluster-down images demo requirements
+.PHONY: help setup fmt lint typecheck layers generate verify unit test cluster-up cluster-down images demo requirements
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,9 +55,6 @@ test: setup ## All tests, on a real Kubernetes that they start themselves
 	@# Minutes on a fresh machine, so not inside a test's time limit. 5: it cannot run here, and the tests are skipped.
 	$(PYTHON) -m tests.cluster prepare && $(PYTHON) -m tests.cluster.images build || [ $$? -eq 5 ]
 	$(PYTHON) -m pytest tests/unit tests/chart tests/integration tests/e2e
-
-hygiene: setup ## Opt-in, ten minutes: the cluster leaves nothing behind, whatever was killed
-	HOST_HYGIENE=1 $(PYTHON) -m pytest tests/e2e/test_cluster_leaves_nothing.py
 
 cluster-up: setup ## Start the local Kubernetes with KubeRay and Prometheus
 	$(PYTHON) -m tests.cluster up --profile full

@@ -93,10 +93,7 @@ def test_prometheus_has_every_step_of_reward_and_loss(installation: Installation
 
 
 def test_the_reward_rises(installation: Installation, finish: Finish) -> None:
-    samples = installation.cluster.samples(
-        f'tuningrun_reward_mean{{run="{NAME}",namespace="{installation.namespace}"}}'
-    )
-    rewards = [value for _, value in samples]
+    rewards = [value for _, value in samples(installation, finish, "tuningrun_reward_mean")]
     assert fmean(rewards[-5:]) > fmean(rewards[:5]) + 0.1, rewards
 
 

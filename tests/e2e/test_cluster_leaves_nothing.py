@@ -21,8 +21,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.stops_cluster,
     pytest.mark.timeout(900),
-    # Each test starts and stops the whole cluster several times: minutes that CI has no room for.
-    pytest.mark.skipif(os.environ.get("HOST_HYGIENE") != "1", reason="takes ten minutes; run it with `make hygiene`"),
 ]
 
 # A pod with everything that leaves traces on a host: a volume, a port of the host, a memory-backed volume.
