@@ -70,6 +70,13 @@ class Cluster:
         """Run kubectl as the administrator."""
         return run([*self._kubectl, *arguments], stdin, seconds)
 
+    def answers(self) -> bool:
+        """Whether the API server is there."""
+        try:
+            return self.kubectl("get", "--raw=/readyz") == "ok"
+        except CommandError:
+            return False
+
     def helm(self, *arguments: str, seconds: float = 300) -> str:
         """Run helm as the administrator."""
         return run([self.status["helm"], "--kubeconfig", self.status["kubeconfig"], *arguments], seconds=seconds)

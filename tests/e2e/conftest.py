@@ -27,4 +27,6 @@ def installation(cluster: object) -> Iterator[Installation]:
     install_operator(here, images)
     here.ensure_namespace(NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"})
     yield Installation(here, images)
-    here.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s", seconds=150)
+    # Tests that stop the cluster come last, and take the namespace with it.
+    if here.answers():
+        here.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s", seconds=150)
