@@ -37,7 +37,7 @@ class Timing:
     job: float = 2.0
     """Between two looks at Ray's job status."""
     progress: float = 10.0
-    """Between two copies of the progress, which are kept for a head that is lost."""
+    """Between two copies of the progress: the figures of a verdict without a result."""
     end_poll: float = 0.25
     """Between two looks when the end is near."""
     retry: float = 0.5
