@@ -153,15 +153,20 @@ class Stage:
 
     # The Job controller and the kubelet of the driver.
 
-    def run_driver_pod(self, suffix: str = "zzzzz") -> str:
-        """Make the driver's pod from the Job's template, running; returns its name."""
+    def make_driver_pod(self, suffix: str = "zzzzz") -> str:
+        """Make the driver's pod from the Job's template, pending; returns its name."""
         job = self.child(JOBS)
         template = job["spec"]["template"]
-        name = f"{job['metadata']['name']}-{suffix}"
+        name: str = f"{job['metadata']['name']}-{suffix}"
         metadata = template["metadata"] | {"name": name, "ownerReferences": [_controlled_by(job)]}
         self.api.request("POST", PODS.format(self.namespace), {"metadata": metadata, "spec": template["spec"]})
-        self.set_pod(metadata["name"], phase="Running", containerStatuses=[_container("driver", {"running": {}})])
-        return str(metadata["name"])
+        return name
+
+    def run_driver_pod(self, suffix: str = "zzzzz") -> str:
+        """Make the driver's pod, running; returns its name."""
+        name = self.make_driver_pod(suffix)
+        self.set_pod(name, phase="Running", containerStatuses=[_container("driver", {"running": {}})])
+        return name
 
     def end_driver(self, name: str, message: TerminationMessage | str, code: int = EXIT_SUCCEEDED) -> None:
         """Let the driver end with a termination message."""
@@ -181,13 +186,17 @@ class Stage:
 
     # All together.
 
-    def walk_to_running(self, **spec: Any) -> str:
-        """Apply the run and play KubeRay until the driver runs; returns the driver pod's name."""
+    def walk_to_the_job(self, **spec: Any) -> None:
+        """Apply the run and play KubeRay until the Job is made."""
         self.apply(**spec)
         self.wait_for_phase("Starting")
         self.run_head_pod()
         self.set_cluster_ready()
         self.wait_for_phase("Running")
+
+    def walk_to_running(self, **spec: Any) -> str:
+        """Apply the run and play KubeRay until the driver runs; returns the driver pod's name."""
+        self.walk_to_the_job(**spec)
         return self.run_driver_pod()
 
     def exists(self, collection: str, name: str) -> bool:

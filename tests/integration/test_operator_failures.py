@@ -73,12 +73,16 @@ def test_a_job_that_failed_without_a_word_is_a_lost_driver(operator: OperatorPro
     assert "BackoffLimitExceeded" in status["message"]
 
 
-def test_a_job_that_does_not_end_with_its_run_is_deleted_and_one_that_has_ended_is_kept(
+def test_a_job_whose_driver_never_started_is_deleted_and_one_that_has_a_log_is_kept(
     operator: OperatorProcess, stage: Stage
 ) -> None:
-    driver = stage.walk_to_running()
-    stage.end_driver(driver, a_failure(), EXIT_FAILED)
-    stage.wait_for_phase("Failed")
+    stage.walk_to_the_job()
+    driver = stage.make_driver_pod()
+    stage.set_pod(driver, phase="Pending", containerStatuses=[waiting("driver", "ImagePullBackOff", NOT_FOUND)])
+    stage.delete(
+        PODS, next(pod["metadata"]["name"] for pod in stage.children(PODS) if "-head-" in pod["metadata"]["name"])
+    )
+    stage.wait_for_phase("Failed", 60)
     wait_for("freed cluster", lambda: not stage.children(CLUSTERS))
     assert stage.children(JOBS)
     stage.set_back_the_end()
@@ -87,8 +91,7 @@ def test_a_job_that_does_not_end_with_its_run_is_deleted_and_one_that_has_ended_
     driver = kept.walk_to_running()
     kept.end_driver(driver, a_failure(), EXIT_FAILED)
     kept.wait_for_phase("Failed")
-    kept.fail_job()
-    # What comes later was looked at, so what came before was, too.
+    # The Job does not end, and yet its log must stay. What comes later was looked at, so what came before was, too.
     Stage(stage.api, f"{stage.namespace}-between").walk_to_running()
     kept.set_back_the_end()
     Stage(stage.api, f"{stage.namespace}-after").walk_to_running()

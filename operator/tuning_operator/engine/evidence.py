@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from tuning_contract.causes import Cause
 from tuning_contract.result import FAILED, SUCCEEDED, RunResult
 from tuning_contract.termination import EXIT_SUCCEEDED, VERDICT_CODES, TerminationMessage
+from tuning_operator.api.conditions import ConditionType, is_true
 from tuning_operator.desired.raycluster import RAY_CONTAINER
 from tuning_operator.engine import diagnosis
 from tuning_operator.engine.contribution import Verdict
-from tuning_operator.engine.world import ContainerState, ContainerView, World
+from tuning_operator.engine.world import ContainerState, ContainerView, PodView, World
 
 DRIVER = "driver"
 RAY_HEAD = RAY_CONTAINER
@@ -49,6 +50,19 @@ def ended_drivers(world: World) -> list[ContainerView]:
 def driver_is_alive(world: World) -> bool:
     """Whether a driver may still have something to say."""
     return any(pod.phase in ("", "Pending", "Running") and not pod.deleting for pod in world.drivers)
+
+
+def driver_ever_ran(world: World) -> bool:
+    """Whether a driver of the attempt ran, now or before, as far as pods and status tell: then there is a log."""
+    departed = (pod for pod in world.notes.departed if pod.component == DRIVER and pod.attempt == world.attempt)
+    told = is_true(world.run.status.conditions, ConditionType.STARTED)
+    return told or any(_has_run(pod) for pod in (*world.drivers, *departed))
+
+
+def _has_run(driver: PodView) -> bool:
+    container = driver.container(DRIVER)
+    states = (ContainerState.RUNNING, ContainerState.TERMINATED)
+    return driver.phase not in ("", "Pending") or (container is not None and container.state in states)
 
 
 def job_ended_in_silence(world: World) -> bool:

@@ -1,6 +1,7 @@
 """World -> Plan: what is made, in which order, and what is written."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,13 @@ from tests.unit.engine.worlds import (
     RUNNING,
     a_cluster,
     a_container,
+    a_driver,
     a_head,
     a_job,
     a_new_world,
     a_running_world,
     a_starting_world,
+    a_waiting,
     seconds,
     some_notes,
     some_progress,
@@ -25,7 +28,7 @@ from tuning_operator.api.conditions import Phase
 from tuning_operator.cluster.execute import next_stage
 from tuning_operator.cluster.queue import Lane
 from tuning_operator.engine.plan import HEAD_UID_ANNOTATION, Plan, manifest, merge_patch, plan
-from tuning_operator.engine.world import Child, JobView, Reachability, Refusal, RefusalKind, World
+from tuning_operator.engine.world import Child, JobView, PodView, Reachability, Refusal, RefusalKind, World
 
 SETTINGS = some_settings()
 
@@ -170,11 +173,23 @@ def test_a_terminal_run_gives_its_cluster_back_and_nothing_else(job: JobView | N
     assert planned(a_running_world(run=ended, job=job, cluster=a_cluster(deleting=True))) == Plan()
 
 
-def test_a_job_that_does_not_end_with_its_run_is_deleted_after_a_minute() -> None:
+def an_ended_world(driver: PodView | None, started: bool = False, **notes: Any) -> World:
+    """The run failed a minute ago, its cluster is given back, its Job has not ended."""
     finished = {"type": "Finished", "status": "True", "reason": "ImagePullFailed", "message": ""}
     finished["lastTransitionTime"] = "2026-01-02T12:00:00Z"
-    ended = a_run(status={**RUNNING, "phase": "Failed", "conditions": [finished]})
-    world = a_running_world(run=ended, cluster=None)
+    conditions = [finished, {"type": "Started", "status": str(started), "reason": "RunEnded", "message": ""}]
+    ended = a_run(status={**RUNNING, "phase": "Failed", "conditions": conditions})
+    pods = (driver,) if driver else ()
+    return replace(
+        a_running_world(run=ended, cluster=None, pods=pods, notes=some_notes(**notes)), now=NOW + seconds(60)
+    )
+
+
+WAITING_DRIVER = a_driver(phase="Pending", containers=(a_waiting("driver", "ImagePullBackOff"),))
+
+
+def test_a_job_whose_driver_never_started_is_deleted_a_minute_after_the_end() -> None:
+    world = an_ended_world(WAITING_DRIVER)
     assert planned(replace(world, now=NOW + seconds(59))) == Plan(due=NOW + seconds(60))
     assert planned(replace(world, now=NOW + seconds(60))) == Plan(delete_job=True)
     refusal = Refusal(RefusalKind.FORBIDDEN, "the operator may not delete jobs.batch: no", NOW + seconds(60))
@@ -182,6 +197,21 @@ def test_a_job_that_does_not_end_with_its_run_is_deleted_after_a_minute() -> Non
     assert not todo.delete_job
     assert todo.status is not None
     assert "jobs.batch" in str(todo.status.patch["conditions"])
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(an_ended_world(a_driver()), id="it runs"),
+        pytest.param(an_ended_world(a_driver("Killed", 1)), id="it ended"),
+        pytest.param(an_ended_world(a_driver(phase="Failed", containers=())), id="its pod ended"),
+        pytest.param(an_ended_world(WAITING_DRIVER, started=True), id="it had started"),
+        pytest.param(an_ended_world(WAITING_DRIVER, departed=(a_driver("Killed", 1),)), id="an earlier one ended"),
+        pytest.param(an_ended_world(None), id="no pod is there"),
+    ],
+)
+def test_a_job_that_may_have_a_log_stays_for_ever(world: World) -> None:
+    assert planned(replace(world, now=NOW + seconds(100_000))) == Plan()
 
 
 def test_a_cleanup_that_is_forbidden_is_shown() -> None:

@@ -78,7 +78,7 @@ def a_driver(message: TerminationMessage | str | None = None, code: int = 0, **c
     """A driver pod: running without a message, ended with one."""
     pod = PodView(name=f"{NAME}-zzzzz", uid="driver-uid", component="driver", attempt=1, phase="Running")
     if message is None:
-        return replace(pod, containers=(a_container("driver"),), **changes)
+        return replace(pod, **{"containers": (a_container("driver"),)} | changes)
     text = message if isinstance(message, str) else message.to_text()
     ended = a_container("driver", state=ContainerState.TERMINATED, exit_code=code, message=text)
     return replace(pod, phase="Failed" if code else "Succeeded", containers=(ended,), **changes)

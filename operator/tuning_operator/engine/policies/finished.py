@@ -1,11 +1,15 @@
 """An ended run: its cluster is given back at once; claim and Job, with the log, stay.
 
-Only a Job that never ends is deleted: its pod would wait for ever for what the cluster had, an image or the token.
+A Job whose driver never started has no log, and its pod would wait for ever, for an image or for the token that went
+with the cluster: it is deleted. A Job whose driver ever ran is never deleted. Should it not end by itself, its next pod
+stays in CreateContainerConfigError, since the token's Secret is gone, and holds the driver's small request of CPU and
+memory until the run is deleted: that is the price of the log.
 """
 
 from datetime import datetime, timedelta
 
 from tuning_operator.api.conditions import ConditionType, Reason, find, is_true
+from tuning_operator.engine import evidence
 from tuning_operator.engine.contribution import NOTHING_WRONG, Contribution, condition
 from tuning_operator.engine.times import from_text
 from tuning_operator.engine.world import World
@@ -36,9 +40,11 @@ def decide(world: World, settings: Settings) -> Contribution | None:
 
 
 def _job_due(world: World) -> datetime | None:
-    """When the Job will have had its time; None when it has ended, or is going or gone."""
+    """When the Job will have had its time; None when it has ended, is going or gone, or may have a log."""
     job = world.job
     if job is None or job.complete or job.failed or job.deleting:
+        return None
+    if not world.drivers or evidence.driver_ever_ran(world):
         return None
     finished = find(world.run.status.conditions, ConditionType.FINISHED)
     ended = from_text(finished.last_transition_time) if finished is not None else None
