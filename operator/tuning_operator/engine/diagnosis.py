@@ -28,8 +28,9 @@ _NOT_FOUND = re.compile(
 _CRASHES = 3
 """Crashes of a container that never ran well, after which it will not."""
 
-CREATING = timedelta(seconds=60)
-"""Volumes and network of a pod are ready within seconds, unless something is wrong with them."""
+CREATING = timedelta(seconds=600)
+"""Volumes and network are ready within seconds, unless something is wrong with them; but before Kubernetes 1.36 the
+kubelet says so only when the images are pulled, and a large one takes minutes."""
 
 _DISRUPTIONS = {
     "PreemptionByScheduler": Cause.PREEMPTED,
@@ -122,12 +123,12 @@ def _of_pod(pod: PodView, world: World) -> Iterator[Trouble]:
             if found is not None:
                 yield found
     if _is_being_made(pod) and pod.started_at is not None and world.now >= pod.started_at + CREATING:
-        text = f"volumes or network of pod {pod.name} are not ready: see kubectl describe pod {pod.name}"
+        text = f"volumes, network or images of pod {pod.name} are not ready yet: see kubectl describe pod {pod.name}"
         yield Trouble(Reason.POD_NOT_CREATED, pod.component, text, hopeless=False)
 
 
 def _is_being_made(pod: PodView) -> bool:
-    """Whether a kubelet has accepted the pod and still works on what its containers need; images come after that."""
+    """Whether a kubelet has accepted the pod and still works on what its containers need."""
     return pod.phase == "Pending" and not pod.deleting and not pod.has_sandbox
 
 

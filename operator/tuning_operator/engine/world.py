@@ -80,7 +80,7 @@ class PodView:
     containers: tuple[ContainerView, ...] = ()
     """Init containers first, then the others, as in the spec."""
     has_sandbox: bool = False
-    """Volumes and network are ready (condition PodReadyToStartContainers): from then on images are pulled."""
+    """Volumes and network are ready (condition PodReadyToStartContainers); before Kubernetes 1.36 images are, too."""
     gpus: int = 0
 
     def container(self, name: str) -> ContainerView | None:
