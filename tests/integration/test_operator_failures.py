@@ -104,7 +104,7 @@ def test_a_replaced_head_is_a_lost_attempt(operator: OperatorProcess, stage: Sta
     head = next(pod["metadata"]["name"] for pod in stage.children(PODS) if "-head-" in pod["metadata"]["name"])
     stage.delete(PODS, head)
     stage.run_head_pod("fghij")
-    # The driver notices, too, and ends; nothing waits for the half minute that it may take.
+    # A driver that ends is heard at once: nothing waits for the time that a living one has.
     stage.end_driver(driver, a_failure("HeadLost", "Ray does not answer"), EXIT_ATTEMPT_LOST)
     status = stage.wait_for_phase("Failed")
     assert status["reason"] == "HeadLost"

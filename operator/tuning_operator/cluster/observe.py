@@ -80,7 +80,7 @@ class Observer:
         owner = run.status.attempt.ray_cluster_uid or (cluster.uid if cluster else "")
         jobs = [item for item in self._caches.jobs.of(run.uid) if {run.uid, owner} & set(item.owners)]
         job = _named(jobs, run, name)
-        # A Job that was lost and made again has another UID; the pods of both speak for the attempt.
+        # Until the status names the Job that was made in a lost one's place, the pods of both speak for the attempt.
         drivers = {uid for uid in (run.status.attempt.job_uid, job.uid if job else None) if uid}
 
         def ours(pods: Iterable[PodView]) -> tuple[PodView, ...]:

@@ -74,8 +74,11 @@ def job_ended_in_silence(world: World) -> bool:
 def loss_of(world: World) -> str:
     """What of the attempt's cluster is lost, as a sentence; empty while it is the one that was observed.
 
-    A lost cluster or head is never made again: whatever KubeRay puts in its place is another attempt.
+    A lost cluster or head is never made again: whatever KubeRay puts in its place is another attempt. While the API
+    server does not serve RayClusters none can be seen, so none is lost.
     """
+    if not world.kuberay_served:
+        return ""
     attempt = world.run.status.attempt
     if lost_before_the_job(world):
         return "the head pod was lost before the training began"

@@ -23,6 +23,7 @@ from tests.unit.engine.worlds import (
 )
 from tuning_contract.result import EvaluationFigures, RunResult
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_DRIVER_ERROR, EXIT_FAILED, TerminationMessage
+from tuning_operator.cluster.informer import QUIET_SECONDS
 from tuning_operator.engine.plan import Plan, plan
 from tuning_operator.engine.world import ContainerState, Notes, Reachability, World
 
@@ -116,8 +117,25 @@ def test_a_living_driver_is_heard_before_a_lost_head_is_judged() -> None:
     world = a_running_world(pods=(a_driver(),), notes=some_notes(since={"loss": NOW}))
     todo = planned(world)
     assert todo.status is None or "phase" not in todo.status.patch
-    assert todo.due == NOW + seconds(30)
-    assert ended(replace(world, now=NOW + seconds(30))) == ("Failed", "HeadLost")
+    assert todo.due == NOW + seconds(10)
+    assert ended(replace(world, now=NOW + seconds(10))) == ("Failed", "HeadLost")
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(a_running_world(cluster=None), id="no cluster is seen"),
+        pytest.param(a_running_world(cluster=None, pods=()), id="no pod either"),
+        pytest.param(a_starting_world(cluster=None, pods=()), id="before the Job"),
+    ],
+)
+def test_while_rayclusters_are_not_served_none_is_lost(world: World) -> None:
+    world = replace(world, notes=lost_long_ago())
+    assert ended(world) == ("Failed", "HeadLost")
+    unserved = replace(world, kuberay_served=False)
+    write = planned(unserved).status
+    assert write is None or "phase" not in write.patch
+    assert not planned(unserved).create
 
 
 def test_an_unknown_cause_of_a_newer_runner_is_unknown_and_keeps_its_words() -> None:
@@ -207,6 +225,15 @@ def test_a_head_that_goes_before_the_job_is_made_is_a_lost_attempt(
     assert late is not None
     assert (late.patch["phase"], late.patch["reason"]) == ("Failed", reason)
     assert ("no more memory" if reason == "HeadLost" else "bye") in late.patch["message"]
+
+
+def test_a_head_that_was_never_seen_is_waited_for_longer_than_a_dead_watch_is_noticed() -> None:
+    notes = some_notes(config_made=True, since={"loss": NOW})
+    world = a_starting_world(cluster=a_cluster(provisioned=True), pods=(), notes=notes)
+    assert planned(world).due == NOW + seconds(120)
+    write = planned(replace(world, now=NOW + seconds(QUIET_SECONDS + 20))).status
+    assert write is None or "phase" not in write.patch
+    assert ended(replace(world, now=NOW + seconds(120))) == ("Failed", "HeadLost")
 
 
 def test_a_head_that_is_replaced_before_the_cluster_was_complete_is_no_loss() -> None:

@@ -1,6 +1,7 @@
 """Verdict (b): the attempt's cluster, or its head, is lost. Nothing of it is made again.
 
-The driver notices a loss by itself and may have seen the result a moment before; so while it lives it is heard first.
+The driver gives no verdict on a loss: it waits for the head to come back, and ends without one. So while it lives it is
+heard only for a moment, in case it had read a complete result before.
 """
 
 from datetime import timedelta
@@ -10,10 +11,13 @@ from tuning_operator.engine.contribution import Contribution, Verdict
 from tuning_operator.engine.world import PodView, World
 from tuning_operator.settings import Settings
 
-HEARING = timedelta(seconds=30)
-"""How long a living driver is waited for."""
+HEARING = timedelta(seconds=10)
+"""How long a living driver is waited for: only a complete result that it has read already can still come."""
 LATE_POD = timedelta(seconds=5)
-"""RayClusters and pods are watched apart: the head may come after the news that it is ready."""
+"""RayClusters and pods are watched apart: a head that was seen to end may have been replaced by one that is ready."""
+UNSEEN_POD = timedelta(seconds=120)
+"""For a head of which nothing was ever seen: a watch that is dead, which is noticed only after a while, would explain
+it as well."""
 
 
 def decide(world: World, settings: Settings) -> Contribution | None:
@@ -35,7 +39,8 @@ def decide(world: World, settings: Settings) -> Contribution | None:
 
 
 def _before_the_job(world: World, lost: str) -> Contribution:
-    deadline = facts.since(world, facts.LOSS) + LATE_POD
+    # While there is no head at all the cluster's word alone tells that there was one.
+    deadline = facts.since(world, facts.LOSS) + (LATE_POD if _heads(world) else UNSEEN_POD)
     if world.now < deadline:
         return Contribution(due=deadline)
     # The last one is what the cluster was complete with; those before it were replaced.
