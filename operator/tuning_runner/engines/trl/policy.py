@@ -7,6 +7,7 @@ The gateway calls `generate` from its event loop; sampling runs in one thread of
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -112,14 +113,12 @@ class BatchedPolicy:
             try:
                 replies = await loop.run_in_executor(self._thread, self._sample, [entry.request for entry in batch])
             except Exception as error:
-                self.failure = error
                 for entry in batch:
                     if not entry.reply.done():
                         entry.reply.set_exception(error)
                 continue
             seconds = time.perf_counter() - started
             self._last_seconds = seconds
-            self._count(replies)
             for entry, reply in zip(batch, replies, strict=True):
                 if not entry.reply.done():  # the client may have gone away
                     entry.reply.set_result(_generation(reply, seconds))
@@ -150,14 +149,33 @@ class BatchedPolicy:
         return batch
 
     def _sample(self, requests: Sequence[GenerationRequest]) -> list[SampledReply]:
+        # Failure and sums are kept here, in the policy's thread: once it is idle, no batch that was cut off is counted
+        # among what comes next.
         if not requests:
             return []
-        with torch.no_grad(), self._precision():
-            return self._sampler.sample([_sampling_request(request) for request in requests])
+        try:
+            with torch.no_grad(), self._precision():
+                replies = self._sampler.sample([_sampling_request(request) for request in requests])
+        except Exception as error:
+            _free_locals(error)
+            self.failure = error
+            raise
+        self._count(replies)
+        return replies
 
     def _count(self, replies: Sequence[SampledReply]) -> None:
         self._usage.tokens += sum(len(reply.tokens) for reply in replies)
         self._usage.entropy += sum(reply.entropy for reply in replies)
+
+
+def _free_locals(error: BaseException) -> None:
+    """Drop what the frames of a failure hold, the cache above all: the next try and the update need that memory."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        traceback.clear_frames(current.__traceback__)
+        current = current.__cause__ or current.__context__
 
 
 def _generation(reply: SampledReply, seconds: float) -> Generation:

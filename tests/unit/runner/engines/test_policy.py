@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -92,6 +93,35 @@ async def test_a_failure_of_the_model_reaches_its_requests_and_the_engine_and_no
     policy.close()
 
 
+class Cache:
+    """Stands for the tensors of a batch."""
+
+
+async def test_a_failure_of_the_model_does_not_keep_the_memory_of_its_batch():
+    held: list[weakref.ref[Cache]] = []
+
+    class FullSampler(ScriptedSampler):
+        def sample(self, requests):
+            cache = Cache()
+            held.append(weakref.ref(cache))
+            try:
+                self._grow(cache)
+            except RuntimeError as error:
+                raise RuntimeError("no memory for the batch") from error
+
+        def _grow(self, cache):
+            larger = Cache()
+            held.append(weakref.ref(larger))
+            raise RuntimeError("no memory")
+
+    policy = a_policy(FullSampler(), expected=1)
+    with pytest.raises(RuntimeError, match="no memory for the batch"):
+        await policy.generate(a_request())
+    assert str(policy.failure) == "no memory for the batch"
+    assert [reference() for reference in held] == [None, None]
+    policy.close()
+
+
 async def test_a_request_whose_client_is_gone_is_not_sampled():
     sampler = ScriptedSampler()
     policy = a_policy(sampler, expected=3, quiet_seconds=0.3)
@@ -125,6 +155,29 @@ async def test_the_policy_is_not_idle_before_the_batch_of_a_request_that_is_gone
     may_end.set()
     await waiting
     assert sampler.batches == [1]
+    policy.close()
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no memory")])
+async def test_what_a_batch_that_was_cut_off_sampled_is_known_once_the_policy_is_idle(error):
+    began, may_end = threading.Event(), threading.Event()
+
+    class SlowSampler(ScriptedSampler):
+        def sample(self, requests):
+            began.set()
+            assert may_end.wait(30)
+            return super().sample(requests)
+
+    policy = a_policy(SlowSampler(error), expected=1)
+    gone = asyncio.create_task(policy.generate(a_request(1)))
+    assert await asyncio.to_thread(began.wait, 30)
+    gone.cancel()
+    may_end.set()
+    policy.wait_until_idle()  # the event loop waits with it, as slow as it can be
+    assert policy.failure is error
+    assert policy.take_usage().tokens == (1 if error is None else 0)
+    await asyncio.sleep(0.1)
+    assert policy.take_usage().tokens == 0
     policy.close()
 
 
