@@ -18,7 +18,14 @@ from tuning_contract.metrics import TRAINER
 from tuning_contract.result import EvaluationFigures
 from tuning_contract.run_document import RunDocument
 from tuning_contract.termination import EXIT_FAILED, EXIT_SUCCEEDED
-from tuning_runner.checkpoints import CheckpointStore, Fence, SupersededError, newest_attempt, publish_folder
+from tuning_runner.checkpoints import (
+    CheckpointStore,
+    Fence,
+    SupersededError,
+    newest_attempt,
+    publish_folder,
+    remove_leftovers,
+)
 from tuning_runner.console import say
 from tuning_runner.dataset import load_dataset
 from tuning_runner.engine import Context, Engine, Held, Inputs, Resume, Trained
@@ -94,6 +101,8 @@ class Attempt:
             write_atomically(self._directory.current_attempt, f"{self._number}\n")
         # The result of an earlier attempt must not be taken for this one's.
         self._directory.result.unlink(missing_ok=True)
+        # Half a model that a killed attempt left is in nobody's count of free space.
+        remove_leftovers(self._directory.final)
         return True
 
     def _work(self) -> None:

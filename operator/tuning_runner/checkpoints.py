@@ -100,8 +100,8 @@ class CheckpointStore:
                 self.say(f"warning: {folder.name} has no {MANIFEST} manifest: it was torn while it was saved; ignored")
         for folder, manifest in reversed(complete_checkpoints(self._directory.checkpoints)):
             if found := damage(folder, manifest):
-                self.say(f"warning: checkpoint {folder.name} is damaged: {found}; deleted")
                 self.fence.raise_if_superseded()
+                self.say(f"warning: checkpoint {folder.name} is damaged: {found}; deleted")
                 _delete(folder)
                 continue
             if fields := differing_fields(fingerprint, manifest.fingerprint):
@@ -125,11 +125,16 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def remove_leftovers(target: Path) -> None:
+    """Delete what attempts that were killed in the middle of `publish_folder` left of a folder; fence first."""
+    for leftover in target.parent.glob(f".{target.name}.*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def publish_folder(target: Path, fence: Fence, write: Callable[[Path], None]) -> Path:
     """Write a folder under a temporary name, flush it to the disk, and rename it to `target`, replacing that."""
     fence.raise_if_superseded()
-    for leftover in target.parent.glob(f".{target.name}.*"):  # of attempts that were killed in the middle of this
-        shutil.rmtree(leftover, ignore_errors=True)
+    remove_leftovers(target)
     temporary = target.with_name(f".{target.name}.{fence.attempt}")
     temporary.mkdir(parents=True)
     write(temporary)

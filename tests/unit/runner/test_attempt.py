@@ -227,6 +227,25 @@ def test_a_final_model_without_a_result_makes_room_for_the_next_attempts(tmp_pat
     assert [*there, scene.directory.final.exists()] == [True, False, True]
 
 
+def test_half_a_model_of_a_killed_attempt_is_gone_before_the_free_space_is_looked_at(tmp_path):
+    scene = Scene(tmp_path)
+    half = scene.directory.final.with_name(".final.1")
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_text("half")
+    there: list[bool] = []
+    assert scene.attempt(2, check=lambda: there.append(half.exists())) == 0
+    assert there == [False]
+
+
+def test_an_attempt_that_was_replaced_leaves_the_model_that_the_newer_one_writes(tmp_path):
+    scene = Scene(tmp_path)
+    write_atomically(scene.directory.current_attempt, "2\n")
+    half = scene.directory.final.with_name(".final.2")
+    half.mkdir()
+    assert scene.attempt(1) == 10
+    assert half.exists()
+
+
 def test_an_evaluation_without_a_figure_is_said_in_the_result(tmp_path):
     scene = Scene(tmp_path)
     assert scene.attempt(no_figure=nothing) == 0

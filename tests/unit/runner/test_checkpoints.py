@@ -106,6 +106,7 @@ def test_an_attempt_that_was_replaced_deletes_no_damaged_checkpoint(tmp_path):
     with pytest.raises(SupersededError):
         store.store.newest(FINGERPRINT)
     assert store.names == ["step-000001"]
+    assert store.said == []
 
 
 def test_a_checkpoint_of_other_settings_is_refused_with_the_fields_named(tmp_path):
