@@ -132,7 +132,7 @@ class Session:
             task = asyncio.create_task(self._sampled_answer(raw))
             self._answers[digest] = task
             self._running.add(task)
-            task.add_done_callback(partial(self._finished, digest))
+            task.add_done_callback(partial(self._finished, digest, self._unresolved.get(digest)))
         try:
             # The client may hang up and ask again: the turn goes on.
             return await asyncio.shield(task)
@@ -141,14 +141,17 @@ class Session:
                 raise GatewayError(EPISODE_CLOSED, "this try of the episode is over") from None
             raise
 
-    def _finished(self, digest: bytes, task: asyncio.Task[Answer]) -> None:
+    def _finished(self, digest: bytes, known: GatewayFailure | None, task: asyncio.Task[Answer]) -> None:
+        """Keep the end of a request; `known` is the unresolved failure of its body when it began."""
         self._running.discard(task)
         if task.cancelled():
             return
         error = task.exception()
         self._last_failure = error.failure if isinstance(error, GatewayError) else None
         if self._last_failure is None:
-            self._unresolved.pop(digest, None)
+            # A turn makes up for a failure that its client knew of, not for that of an equal request beside it.
+            if self._unresolved.get(digest) is known:
+                self._unresolved.pop(digest, None)
             return
         self._failures.append(self._last_failure)
         if self._last_failure.kind is FailureKind.MODEL:

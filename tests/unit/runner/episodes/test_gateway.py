@@ -233,6 +233,17 @@ async def test_a_retry_after_a_failure_of_the_model_samples_again() -> None:
         assert [failure.kind for failure in session.failures] == [FailureKind.MODEL]
 
 
+async def test_a_failure_is_made_up_for_by_a_later_equal_request_and_not_by_one_beside_it() -> None:
+    policy = ScriptedPolicy(delay=0.3, failures=[MemoryError("no room")])
+    async with a_gateway(policy) as gateway:
+        session = a_session(gateway)
+        answers = await asyncio.gather(ask(session, "hello"), ask(session, "hello"))
+        assert sorted(status for status, _ in answers) == [200, 500]
+        assert session.unresolved_failure is not None
+        assert (await ask(session, "hello"))[0] == 200
+        assert session.unresolved_failure is None
+
+
 async def test_the_openai_clients_own_retries_make_one_turn() -> None:
     openai = pytest.importorskip("openai")
     policy = ScriptedPolicy(delay=0.4)
