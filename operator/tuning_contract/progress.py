@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuning_contract.checks import are_figures, is_count, is_number, is_text
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -41,6 +43,28 @@ class Progress:
         try:
             document = json.loads(text)
             known = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
-            return cls(**known | {"evaluation": tuple(known.get("evaluation", ()))})
-        except (TypeError, AttributeError) as error:
+            progress = cls(**known | {"evaluation": tuple(known.get("evaluation", ()))})
+        except (TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a progress document: {error}") from error
+        if not _has_its_types(progress):
+            raise ValueError("not a progress document: a field has the wrong type")
+        return progress
+
+
+def _has_its_types(progress: Progress) -> bool:
+    counts = (progress.attempt, progress.step, progress.target_steps, progress.checkpoint_step)
+    numbers = [progress.updated_at, progress.checkpoint_saved_at]
+    numbers += [] if progress.eta_seconds is None else [progress.eta_seconds]
+    return (
+        all(map(is_count, counts))
+        and all(map(is_number, numbers))
+        and is_text(progress.checkpoint_path)
+        and are_figures(progress.values)
+        and all(map(_is_evaluation, progress.evaluation))
+    )
+
+
+def _is_evaluation(entry: object) -> bool:
+    if not isinstance(entry, Mapping):
+        return False
+    return is_text(entry.get("dataset")) and is_count(entry.get("step")) and is_number(entry.get("mean"))

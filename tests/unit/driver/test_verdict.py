@@ -1,6 +1,7 @@
 """Rule 13, row by row."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +17,9 @@ from tuning_contract.termination import (
     VERDICT_CODES,
     TerminationMessage,
 )
+from tuning_driver.http_client import Answer
 from tuning_driver.ray_jobs import JobState
+from tuning_driver.sidecar import Sidecar
 from tuning_driver.verdict import Evidence, judge, shorten
 
 RUN = a_run()
@@ -114,6 +117,23 @@ def test_a_lost_head_still_reports_what_was_last_seen() -> None:
     message = judge(replace(evidence(head_loss="gone"), progress=progress)).message
     assert (message.step, message.target_steps, message.checkpoint) == (5, 12, "ml/x/checkpoints/step-000003")
     assert message.metrics == {"reward_mean": 0.3, "eval/heldout/baseline": 0.15}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"attempt": 1, "step": "5"}',
+        b'{"attempt": 1, "values": {"reward_mean": "high"}}',
+        b'{"attempt": 1, "evaluation": [7]}',
+        b"[" * 100_000,
+    ],
+)
+def test_figures_that_are_no_figures_are_not_known_and_the_verdict_stands(body: bytes) -> None:
+    client = Mock(get=lambda path: Answer(200, body))
+    progress = Sidecar(client).progress()
+    assert progress is None
+    verdict = judge(replace(evidence(COMPLETE), progress=progress))
+    assert (verdict.exit_code, verdict.message.step) == (EXIT_SUCCEEDED, 12)
 
 
 def test_a_long_message_of_ray_keeps_its_end_and_fits() -> None:
