@@ -4,7 +4,7 @@ Made by the policies, put together by `plan` and `status`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -55,13 +55,14 @@ class Contribution:
     """The policies behind this one are not asked."""
 
 
-MESSAGE_BYTES = 1024
+MESSAGE_BYTES = 768
 """Of `status.message`, where a reader looks first."""
-CONDITION_BYTES = 384
+CONDITION_BYTES = 192
 """Of each condition's message; the longest of them repeat what the status says."""
-HISTORY_BYTES = 128
-"""Of the message of an attempt that has ended."""
-_MARK = "…"
+HISTORY_BYTES = 96
+"""Of the message of an attempt that has ended. With these, ten of them fit into a status of 8 KiB."""
+MARK = "…"
+"""Stands for what was cut out of a text."""
 
 NOTHING_WRONG = "nothing is known to be wrong"
 """Message of a condition Degraded that is False."""
@@ -76,18 +77,25 @@ def condition(kind: ConditionType, status: bool | None, reason: str, message: st
 def cut(text: str, limit: int) -> str:
     """The text within a limit of bytes, as JSON and UTF-8 write it, with a mark where it was cut.
 
-    Characters would not bound a status: one may take four bytes, and a control character six.
+    Both ends are kept, the first quarter and what fits of the end: a text begins with what it is about, and ends with
+    the innermost cause. Characters would not bound a status: one may take four bytes, and a control character six.
     """
     text = text.encode(errors="replace").decode()
     if _size(text) <= limit:
         return text
-    kept, room = [], limit - _size(_MARK)
-    for character in text:
+    first = _beginning(text, limit // 4)
+    last = _beginning(reversed(text), limit - _size(first) - _size(MARK))
+    return f"{first}{MARK}{last[::-1]}"
+
+
+def _beginning(characters: Iterable[str], room: int) -> str:
+    kept = []
+    for character in characters:
         room -= _size(character)
         if room < 0:
             break
         kept.append(character)
-    return "".join(kept) + _MARK
+    return "".join(kept)
 
 
 def _size(text: str) -> int:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from tuning_contract.causes import Cause
 from tuning_operator.api.conditions import Condition, ConditionStatus, Reason
 from tuning_operator.desired.raycluster import SIDECAR_CONTAINER
+from tuning_operator.engine.contribution import MARK
 from tuning_operator.engine.world import ContainerState, ContainerView, PodView, World
 
 _PULL_REASONS = frozenset(
@@ -64,7 +65,10 @@ class Trouble:
         if shown is None or shown.status is not ConditionStatus.TRUE or shown.reason != self.cause:
             return False
         known = not self.hopeless or self.cause is not Cause.IMAGE_PULL_FAILED or _is_hopeless_pull(shown.message)
-        return known and shown.message.partition(":")[0] == self.message.partition(":")[0]
+        # Within what is left of a long message: a place that is long is cut, too.
+        place, cut_off, _ = shown.message.partition(":")[0].partition(MARK)
+        own = self.message.partition(":")[0]
+        return known and (own.startswith(place) if cut_off else own == place)
 
 
 def trouble_of(world: World) -> Trouble | None:

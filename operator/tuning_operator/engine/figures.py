@@ -24,8 +24,10 @@ from tuning_operator.engine.world import World
 NOTHING = "-"
 """Shown where there is no figure yet, so that no column is empty."""
 _EVALUATION = "eval/"
-_LONGEST_PATH = 256
-"""Bytes of a checkpoint's path; ours have fewer than 200, and half a path is none."""
+_LONGEST_PATH = 192
+"""Bytes of a checkpoint's path; ours have fewer than 160, and half a path is none."""
+_LONGEST_MODEL = 64
+"""Bytes of the model's name as the column shows it."""
 _LARGE = 1e9
 _STEP_DIGITS = 12
 _RAY_COMPONENTS = ("head", "worker")
@@ -108,7 +110,7 @@ def display_of(world: World, status: TuningRunStatus, verdict: Verdict | None) -
     image = world.run.spec.model.image
     gpus = gpus_of(world)
     return DisplayStatus(
-        model=cut(image.path.rstrip("/").rpartition("/")[2] if image else NOTHING, 128),
+        model=cut(image.path.rstrip("/").rpartition("/")[2] if image else NOTHING, _LONGEST_MODEL),
         gpus=str(gpus),
         evaluation=_evaluation_column(status.evaluation),
         eta=NOTHING if verdict is not None else duration(status.progress.eta_seconds),

@@ -34,8 +34,8 @@ from tuning_operator.engine.contribution import (
 from tuning_operator.engine.policies.children import missing
 from tuning_operator.engine.world import ContainerState, Reachability, World
 
-HISTORY = 5
-"""Attempts that are kept; more would not fit into a status of 8 KiB."""
+HISTORY = 10
+"""Attempts that are kept, as many as the CRD takes."""
 
 
 def compose(world: World, contributions: Iterable[Contribution]) -> TuningRunStatus:
@@ -116,7 +116,8 @@ def _message(world: World, phase: Phase, verdict: Verdict | None) -> str:
 def _conditions(world: World, verdict: Verdict | None) -> list[Condition]:
     ended = verdict is not None
     outcome = verdict.message if verdict else "the run is in progress"
-    finished = condition(ConditionType.FINISHED, ended, _result_reason(verdict), outcome)
+    over = "the run has ended" if ended else outcome
+    finished = condition(ConditionType.FINISHED, ended, _result_reason(verdict), over)
     success = None if verdict is None else verdict.succeeded
     complaint = verdict.complaint if verdict else ""
     return [

@@ -84,6 +84,55 @@ def test_the_kubelets_other_sentence_for_the_same_trouble_changes_nothing() -> N
         assert the_degraded(todo) == shown
 
 
+LONG = f"registry.example.com/{'team/' * 40}agent:{'1' * 40}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("ErrImagePull", f'failed to pull and unpack image "{LONG}": failed to resolve "{LONG}": {LONG}: not found'),
+        ("ImagePullBackOff", f'Back-off pulling image "{LONG}": ErrImagePull: resolve "{LONG}": {LONG}: not found'),
+        (
+            "ImagePullBackOff",
+            f'Back-off pulling image "{LONG}": ErrImagePull: failed to resolve reference "{LONG}": pull access denied, '
+            "repository does not exist or may require authorization: server message: insufficient_scope: "
+            "authorization failed",
+        ),
+        ("InvalidImageName", f'Failed to apply default image tag "{LONG}": couldn\'t parse image name "{LONG}": no'),
+    ],
+)
+def test_the_trouble_with_a_long_image_name_is_known_again_by_what_was_kept_of_it(reason: str, words: str) -> None:
+    head = a_head(phase="Pending", containers=(a_waiting("ray-head", reason, words),))
+    todo = planned(a_troubled_world(head, degraded("Unschedulable", "pod x is Unschedulable: 0/3 nodes"), age=20))
+    shown = the_degraded(todo)
+    assert shown["message"].startswith(f"ray-head: {reason}")
+    assert shown["message"].endswith(words[-20:])
+    assert todo.status is not None
+    whole = todo.status.patch["message"]
+    assert len(whole) > len(shown["message"])
+    # A restarted operator bears it no longer for that, and the status keeps its words.
+    after = a_troubled_world(head, shown, age=0)
+    run = a_run(status=STARTING | {"conditions": [shown], "reason": "ImagePullFailed", "message": whole})
+    after = replace(after, run=run)
+    assert planned(replace(after, now=NOW + seconds(299))).due == NOW + seconds(300)
+    later = planned(replace(after, now=NOW + seconds(200))).status
+    assert later is None or not {"reason", "message"} & later.patch.keys()
+    late = planned(replace(after, now=NOW + seconds(300))).status
+    assert late is not None
+    assert late.patch["phase"] == "Failed"
+
+
+def test_a_pod_with_a_long_name_that_finds_no_node_is_told_once() -> None:
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu, " * 9
+    head = a_head(name="n" * 63, phase="Pending", containers=(), unschedulable=words)
+    earlier = degraded("ImagePullFailed", "ray-head: ErrImagePull: x:1: not found")
+    shown = the_degraded(planned(a_troubled_world(head, earlier, age=20)))
+    other = replace(head, unschedulable=words.replace("3 Insufficient", "2 Insufficient"))
+    assert the_degraded(planned(a_troubled_world(other, shown, age=20))) == shown
+    another = replace(other, name="m" * 63)
+    assert the_degraded(planned(a_troubled_world(another, shown, age=20))) != shown
+
+
 def a_sidecar_in_trouble(**changes: Any) -> PodView:
     sidecar = a_waiting("tuning-sidecar", "CrashLoopBackOff", restarts=5, last_message="no volume")
     return a_head(containers=(sidecar, *a_head().containers), **changes)

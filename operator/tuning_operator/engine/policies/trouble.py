@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from tuning_contract.causes import Cause
 from tuning_operator.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find
 from tuning_operator.engine import diagnosis, facts
-from tuning_operator.engine.contribution import Contribution, condition
+from tuning_operator.engine.contribution import CONDITION_BYTES, Contribution, condition, cut
 from tuning_operator.engine.world import World
 from tuning_operator.settings import Settings
 
@@ -26,12 +26,12 @@ def decide(world: World, settings: Settings) -> Contribution | None:
         look = diagnosis.next_look(world)
         return Contribution(due=look) if look else None
     if world.now < deadline:
-        return _as_before(shown, deadline) if shown else Contribution(due=deadline)
+        return _as_before(world, shown, deadline) if shown else Contribution(due=deadline)
     if trouble is None:
         return None
     if shown is not None and trouble.is_told_by(shown):
         # The kubelet alternates between two sentences for one trouble: the first one stays.
-        return _as_before(shown)
+        return _as_before(world, shown)
     degraded = condition(ConditionType.DEGRADED, True, trouble.cause, trouble.message)
     return Contribution(conditions=(degraded,), reason=trouble.cause, message=trouble.message)
 
@@ -46,5 +46,8 @@ def _shown(world: World) -> Condition | None:
     return degraded
 
 
-def _as_before(shown: Condition, due: datetime | None = None) -> Contribution:
-    return Contribution(conditions=(shown,), reason=shown.reason, message=shown.message, due=due)
+def _as_before(world: World, shown: Condition, due: datetime | None = None) -> Contribution:
+    """What is shown already; in full where the status still has it so, since a condition's message is cut shorter."""
+    full = world.run.status.message or ""
+    message = full if cut(full, CONDITION_BYTES) == shown.message else shown.message
+    return Contribution(conditions=(shown,), reason=shown.reason, message=message, due=due)
