@@ -44,7 +44,7 @@ class TerminationMessage:
         """JSON of at most LIMIT bytes: the free text is cut on a code point, then whatever else is too long goes."""
         document = asdict(self) | {"metrics": dict(self.metrics)}
         text = _dumped(document)
-        message = self.message
+        message = _writable(self.message)
         while len(text.encode()) > LIMIT and message:
             over = len(text.encode()) - LIMIT
             message = message.encode()[: max(0, len(message.encode()) - max(over, 8) - 4)].decode(errors="ignore")
@@ -71,4 +71,9 @@ class TerminationMessage:
 
 
 def _dumped(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return _writable(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+
+
+def _writable(text: str) -> str:
+    """The text with a question mark for each half of a surrogate pair: Ray's JSON may hold one, UTF-8 cannot."""
+    return text.encode(errors="replace").decode()

@@ -11,6 +11,8 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
+from tuning_runner.episodes.text import writable
+
 _INTERVAL = 0.2
 """Seconds between two copies."""
 
@@ -76,4 +78,4 @@ def _flush() -> None:
 
 def say(text: str) -> None:
     """Print one line of progress."""
-    print(text, flush=True)  # noqa: T201 - the runner's log is its standard output
+    print(writable(text), flush=True)  # noqa: T201 - the runner's log is its standard output

@@ -20,6 +20,7 @@ from tuning_contract.directory import RunDirectory
 from tuning_contract.result import FAILED, SUCCEEDED, EvaluationFigures, RunResult
 from tuning_contract.run_document import RunDocument
 from tuning_runner.episodes.errors import RunError
+from tuning_runner.episodes.text import writable
 
 _LONGEST_MESSAGE = 8000
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
@@ -42,14 +43,22 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, RunError):
         return Failure(error.cause, error.message)
     name = type(error).__name__
-    # torch's own class has another name on each device and is not imported here.
-    if isinstance(error, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in str(error):
+    if is_lack_of_memory(error):
         advice = "lower `algorithm.microBatchTokens` or give the head more memory"
         return Failure(Cause.OUT_OF_MEMORY, f"{error or name}; {advice}")
     if _is_of_the_storage(error):
         return Failure(Cause.STORAGE_FAILED, f"the volume refuses to be written or read: {error}")
     trace = "".join(traceback.format_exception(error))[-3000:]
     return Failure(Cause.ENGINE_ERROR, f"{name}: {error}\n{trace}")
+
+
+def is_lack_of_memory(error: BaseException | None) -> bool:
+    """Whether memory ran out, the host's or an accelerator's."""
+    if error is None:
+        return False
+    # torch's own class has another name on each device and is not imported here.
+    named = "OutOfMemory" in type(error).__name__ or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or named
 
 
 def _is_of_the_storage(error: BaseException) -> bool:
@@ -89,7 +98,7 @@ def write_result(directory: RunDirectory, run: RunDocument, attempt: int, ending
         target_steps=ending.target_steps,
         finished_at=time.time(),
         cause=failure.cause.value if failure else "",
-        message=(failure.message if failure else ending.message)[:_LONGEST_MESSAGE],
+        message=writable((failure.message if failure else ending.message)[:_LONGEST_MESSAGE]),
         checkpoint=_relative(directory, run, newest[0]) if newest else "",
         checkpoint_step=newest[1].step if newest else 0,
         final_model="" if failure else _relative(directory, run, directory.final),
@@ -134,6 +143,6 @@ def write_refusal(directory: RunDirectory, text: str, attempt: int, problem: str
         target_steps=0,
         finished_at=time.time(),
         cause=Cause.CONFIG_INVALID.value,
-        message=problem,
+        message=writable(problem),
     )
     write_atomically(directory.result, result.to_text())

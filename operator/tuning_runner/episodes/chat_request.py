@@ -19,6 +19,7 @@ from tuning_runner.episodes.gateway_errors import (
     GatewayError,
 )
 from tuning_runner.episodes.policy import Message, Tool
+from tuning_runner.episodes.text import writable_document
 
 _READ = frozenset(
     ("model", "messages", "max_tokens", "max_completion_tokens", "stream", "stream_options", "logprobs", "stop")
@@ -61,8 +62,8 @@ def parse(raw: bytes, sampling: Sampling) -> ChatRequest:
         GatewayError: it is no valid request, or would sample otherwise than the run does.
     """
     try:
-        body = json.loads(raw)
-    except ValueError as error:
+        body = writable_document(json.loads(raw))
+    except (ValueError, RecursionError) as error:
         raise GatewayError(INVALID_REQUEST, f"the body is no JSON: {error}") from error
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise GatewayError(INVALID_REQUEST, "`messages` must be a list with at least one message")

@@ -19,6 +19,7 @@ from typing import Any
 
 from tuning_contract.run_document import WorkflowSettings
 from tuning_runner.episodes.errors import EntrypointError, UserCodeError
+from tuning_runner.episodes.text import writable_document
 
 _CONTROL_BYTES = 65536
 _LINE_LIMIT = 64 << 20
@@ -122,7 +123,7 @@ class _Template:
             raise
         if not answer:
             raise ConnectionResetError("the worker template has ended")
-        return dict(json.loads(answer))
+        return dict(writable_document(json.loads(answer)))
 
     async def stop(self) -> None:
         """Close the connection: the template ends its workers and itself."""
@@ -163,7 +164,7 @@ class _Worker:
                 raise EOFError from error
         if not line.endswith(b"\n"):
             raise EOFError
-        return dict(json.loads(line))
+        return dict(writable_document(json.loads(line)))
 
     async def close(self) -> None:
         self._writer.close()

@@ -136,6 +136,17 @@ def test_figures_that_are_no_figures_are_not_known_and_the_verdict_stands(body: 
     assert (verdict.exit_code, verdict.message.step) == (EXIT_SUCCEEDED, 12)
 
 
+@pytest.mark.parametrize("length", [1, 4000])
+def test_half_a_letter_in_a_message_of_ray_is_a_question_mark(length: int) -> None:
+    message = TerminationMessage("Failed", "Unknown", "\ud83d" * length, checkpoint="step-\udc80")
+    text = message.to_text()
+    assert len(text.encode()) <= LIMIT
+    parsed = TerminationMessage.from_text(text)
+    assert parsed is not None
+    assert (parsed.cause, parsed.checkpoint) == ("Unknown", "step-?")
+    assert set(parsed.message) == ({"?"} if length == 1 else {"?", "…"})
+
+
 def test_a_long_message_of_ray_keeps_its_end_and_fits() -> None:
     words = "Job entrypoint command failed, last logs: " + "✓ noise " * 2000 + "ValueError: the one that matters"
     text = judge(evidence(job=JobState("FAILED", words, 1))).message.to_text()

@@ -194,6 +194,7 @@ def test_after_a_damaged_checkpoint_the_result_names_one_that_can_be_used(tmp_pa
     ("error", "cause", "text"),
     [
         (RunError(Cause.WORKFLOW_ERROR, "ValueError: the tool is broken"), Cause.WORKFLOW_ERROR, "the tool is broken"),
+        (RunError(Cause.WORKFLOW_ERROR, "ValueError: half \ud83d"), Cause.WORKFLOW_ERROR, "ValueError: half ?"),
         (MemoryError(), Cause.OUT_OF_MEMORY, "microBatchTokens"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 GB"), Cause.OUT_OF_MEMORY, "can't allocate"),
         (OSError(errno.ENOSPC, "No space left on device"), Cause.STORAGE_FAILED, "No space left"),

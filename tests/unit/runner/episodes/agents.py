@@ -53,6 +53,10 @@ async def scripted(task: Task, model: Any, logger: logging.Logger, auxiliary_mod
 async def _deed(does: str, task: Task, model: Any, reply: str) -> WorkflowOutput:  # noqa: C901 - a list of deeds
     if does == "raise":
         raise ValueError(f"cannot use {reply}")
+    if does == "raise half a letter":
+        raise ValueError("cannot use \ud83d")
+    if does == "measure half a letter":
+        return WorkflowOutput(response="\ud83d", metrics={"\ud83d": 1.0})
     if does == "environment":
         raise EnvironmentFailure("the sandbox is gone")
     if does == "connection":

@@ -233,6 +233,24 @@ async def test_a_retry_after_a_failure_of_the_model_samples_again() -> None:
         assert [failure.kind for failure in session.failures] == [FailureKind.MODEL]
 
 
+async def test_half_a_letter_in_a_message_reaches_the_model_as_a_question_mark() -> None:
+    async with a_gateway() as gateway:
+        session = a_session(gateway)
+        status, body = await ask(session, "half \ud83d")
+        (turn,) = session.turns()
+    assert (status, body["choices"][0]["message"]["content"]) == (200, "half ?")
+    assert turn.messages[0]["content"] == "half ?"
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
+    async with a_gateway() as gateway:
+        nested: Any = []
+        for _ in range(700):
+            nested = [nested]
+        status, body = await ask(a_session(gateway), "hello", stop=nested)
+    assert (status, body["error"]["code"]) == (400, "invalid_request")
+
+
 async def test_a_failure_is_made_up_for_by_a_later_equal_request_and_not_by_one_beside_it() -> None:
     policy = ScriptedPolicy(delay=0.3, failures=[MemoryError("no room")])
     async with a_gateway(policy) as gateway:

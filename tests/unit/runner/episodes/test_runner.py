@@ -17,6 +17,7 @@ from tests.unit.runner.episodes.scripted import (
 )
 from tuning_contract.causes import Cause
 from tuning_contract.outcomes import Outcome
+from tuning_runner.console import say
 from tuning_runner.episodes import journal
 from tuning_runner.episodes.batch import EpisodeResult
 from tuning_runner.episodes.errors import UserCodeError
@@ -104,6 +105,20 @@ async def test_user_code_that_dies_hangs_or_raises_leaves_the_other_episodes_unh
     assert "agents.py" in errors["raise"].text
     assert errors["wrong output"] is not None
     assert "must return a WorkflowOutput" in errors["wrong output"].text
+
+
+async def test_half_a_letter_in_a_users_text_is_written_as_a_question_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with a_bench("scripted", judge="scripted_judge") as bench:
+        raised, measured = await bench.run([a_task("raise half a letter"), a_task("measure half a letter")])
+    path = tmp_path / "step-000003.jsonl"
+    journal.append(path, [raised.record, measured.record])
+    first, second = map(json.loads, path.read_text().splitlines())
+    assert first["error"]["text"].startswith("ValueError: cannot use ?\n")
+    assert (second["metrics"], second["reward"], measured.response) == ({"?": 1.0}, 1.0, "?")
+    say("cannot use \ud83d")
+    assert capsys.readouterr().out == "cannot use ?\n"
 
 
 async def test_an_episode_cut_off_by_its_limit_is_graded_on_the_last_reply() -> None:

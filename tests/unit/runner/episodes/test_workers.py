@@ -55,6 +55,7 @@ async def test_a_wrong_entry_point_is_a_config_error_that_says_what_to_change(
     [
         ("import os\nos._exit(7)", "exit code 7"),
         ("raise LookupError('no licence')", "LookupError: no licence"),
+        (r"raise LookupError('no \ud83d')", "LookupError: no ?"),
         ("import not_installed_anywhere", "not_installed_anywhere"),
         ("import time\ntime.sleep(60)", "took longer than 1 seconds"),
     ],
