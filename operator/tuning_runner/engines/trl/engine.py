@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from tuning_contract.causes import Cause
 from tuning_contract.checkpoint import FORMAT_TRL, Manifest, complete_checkpoints
 from tuning_contract.directory import RunDirectory
 from tuning_contract.fingerprint import fingerprint
@@ -41,6 +42,7 @@ from tuning_runner.episodes.record import EVALUATION_PREFIX
 from tuning_runner.evaluation import Evaluation, evaluate_records, recorded_evaluations
 from tuning_runner.groups import assign, is_scored, step_failure
 from tuning_runner.metrics_writer import written_records
+from tuning_runner.outcome import is_lack_of_memory
 from tuning_runner.preflight import check_dry_episodes, dry_batch, require_free_space
 from tuning_runner.step_metrics import episode_values
 from tuning_runner.transcripts import transcripts
@@ -137,7 +139,10 @@ class TRLEngine:
         if resume is not None:
             self._load(resume.folder, resume.manifest.step)
             say(f"resuming after step {resume.manifest.step} from {resume.folder}")
-            self._judge_at_interval(context, recorded_evaluations(written_records(self._inputs.directory), self._step))
+            recorded = recorded_evaluations(written_records(self._inputs.directory), self._step)
+            # One that gave no figure, since its services were down, say, is worth another try.
+            known = [name for name, evaluation in recorded.items() if evaluation.figures is not None]
+            self._judge_at_interval(context, known)
         algorithm = self._run.algorithm
         say(f"training: {self._learner.trainable_parameters:,} of {self._serving.loaded.parameters:,} parameters")
         values: Mapping[str, float] = {}
@@ -267,6 +272,8 @@ class TRLEngine:
             f"evaluation of {settings.name} after step {self._step}: {shown}, {len(records)} episodes, "
             f"{unscored:.1%} without a score, {time.monotonic() - started:.1f} s"
         )
+        if unscored and (failure := self._serving.policy.failure):
+            say(f"warning: the model failed in it: {type(failure).__name__}: {failure}")
         return evaluation
 
     def _train_step(self, context: Context, step: int) -> Mapping[str, float]:
@@ -278,6 +285,9 @@ class TRLEngine:
         usage = self._serving.policy.take_usage()
         journal.append(self._inputs.directory.episodes(step), records)
         if failure := step_failure(records, self._run.rollout.max_failed_ratio):
+            lack = self._serving.policy.failure
+            if lack is not None and failure.cause is Cause.EPISODE_FAILURES and is_lack_of_memory(lack):
+                raise lack  # the episodes only saw a failed model: the cause is here, and so is what to change
             raise RunError(failure.cause, failure.message)
         rolled = time.monotonic()
         update = self._learner.update(_training_rows(results))

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.unit.runner.documents import a_run_document, an_algorithm  # noqa: E402
+from tuning_contract.causes import Cause  # noqa: E402
 from tuning_contract.checkpoint import Manifest  # noqa: E402
 from tuning_contract.directory import RunDirectory  # noqa: E402
 from tuning_contract.outcomes import Outcome  # noqa: E402
@@ -20,6 +21,7 @@ from tuning_runner.dataset import Dataset  # noqa: E402
 from tuning_runner.engine import Context, Held, Inputs, Resume  # noqa: E402
 from tuning_runner.engines.trl.engine import TRLEngine, _Served  # noqa: E402
 from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult  # noqa: E402
+from tuning_runner.episodes.errors import RunError  # noqa: E402
 from tuning_runner.episodes.record import EpisodeRecord  # noqa: E402
 from tuning_runner.evaluation import Evaluation  # noqa: E402
 from tuning_runner.metrics_writer import MetricsWriter  # noqa: E402
@@ -93,9 +95,16 @@ def test_an_attempt_that_ended_between_checkpoint_and_evaluation_is_made_up_for(
 
 def test_an_evaluation_that_is_recorded_is_not_made_again_by_a_resumed_attempt(bench: Bench) -> None:
     with MetricsWriter(bench.directory, 1, TARGET) as metrics:
-        metrics.evaluation("heldout", 4, {"mean": 0.25})
+        metrics.evaluation("heldout", 4, {"mean": 0.25, "episodes": 20.0, "unscored_ratio": 0.0})
     bench.train(resume_after=4)
     assert bench.did == ["step 5", "step 6"]
+
+
+def test_an_evaluation_that_gave_no_figure_is_made_again_by_a_resumed_attempt(bench: Bench) -> None:
+    with MetricsWriter(bench.directory, 1, TARGET) as metrics:
+        metrics.evaluation("heldout", 4, {"episodes": 20.0, "unscored_ratio": 0.5})
+    bench.train(resume_after=4)
+    assert bench.did == ["judge 4", "step 5", "step 6"]
 
 
 def test_a_resume_off_the_interval_or_after_the_last_step_judges_nothing_first(bench: Bench) -> None:
@@ -105,22 +114,29 @@ def test_a_resume_off_the_interval_or_after_the_last_step_judges_nothing_first(b
     assert bench.did == ["step 6"]
 
 
-def an_episode(member: int, reward: float | None) -> EpisodeResult:
-    outcome = Outcome.MODEL_ERROR if reward is None else Outcome.COMPLETED
+def an_episode(member: int, reward: float | None, failed: Outcome = Outcome.MODEL_ERROR) -> EpisodeResult:
+    outcome = failed if reward is None else Outcome.COMPLETED
     record = EpisodeRecord("train", f"1.0.{member}", "1.0", "", 2, 2, 0, 0, outcome, reward=reward)
     return EpisodeResult(record, {})
+
+
+def script_episodes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, results: list[EpisodeResult], failure: Exception
+) -> None:
+    """The next episodes, during which the model fails once."""
+
+    def run(batch: EpisodeBatch) -> list[EpisodeResult]:
+        bench.did.append("episodes")
+        bench.policy.failure = failure
+        return results
+
+    monkeypatch.setattr(bench.engine._host, "run", run)
 
 
 def run_episodes(bench: Bench, monkeypatch: pytest.MonkeyPatch, *rewards: float | None) -> list[EpisodeResult]:
     """Episodes during which the model ran out of memory once."""
     results = [an_episode(member, reward) for member, reward in enumerate(rewards)]
-
-    def run(batch: EpisodeBatch) -> list[EpisodeResult]:
-        bench.did.append("episodes")
-        bench.policy.failure = torch.OutOfMemoryError("no memory")
-        return results
-
-    monkeypatch.setattr(bench.engine._host, "run", run)
+    script_episodes(bench, monkeypatch, results, torch.OutOfMemoryError("no memory"))
     return bench.engine._episodes(EpisodeBatch(1, [{}], 2, 0, Sampling()))
 
 
@@ -138,3 +154,53 @@ def test_a_lack_of_memory_in_a_step_without_a_score_is_raised_with_the_episodes_
         run_episodes(bench, monkeypatch, None, None)
     lines = bench.directory.episodes(1).read_text().splitlines()
     assert [json.loads(line)["outcome"] for line in lines] == ["ModelError"] * 2
+
+
+@pytest.mark.parametrize(
+    "lack",
+    [
+        torch.OutOfMemoryError("no memory"),
+        MemoryError("no memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: no memory"),
+    ],
+)
+def test_a_step_that_fails_for_lack_of_memory_ends_with_that_cause_and_not_its_episodes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, lack: Exception
+) -> None:
+    results = [an_episode(member, reward) for member, reward in enumerate([1.0, None, None, None])]
+    script_episodes(bench, monkeypatch, results, lack)
+    context: Any = None  # nothing is written of a step that fails
+    with pytest.raises(type(lack), match="no memory"):
+        TRLEngine._train_step(bench.engine, context, 1)
+    outcomes = [json.loads(line)["outcome"] for line in bench.directory.episodes(1).read_text().splitlines()]
+    assert outcomes == ["Completed", "ModelError", "ModelError", "ModelError"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failure", "cause"),
+    [
+        (Outcome.JUDGE_ERROR, MemoryError("no memory"), Cause.JUDGE_UNAVAILABLE),
+        (Outcome.MODEL_ERROR, RuntimeError("another failure"), Cause.EPISODE_FAILURES),
+    ],
+)
+def test_a_step_that_fails_for_another_reason_keeps_that_cause(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, failure: Exception, cause: Cause
+) -> None:
+    results = [an_episode(member, reward, outcome) for member, reward in enumerate([1.0, None, None, None])]
+    script_episodes(bench, monkeypatch, results, failure)
+    context: Any = None
+    with pytest.raises(RunError) as caught:
+        TRLEngine._train_step(bench.engine, context, 1)
+    assert caught.value.cause is cause
+
+
+def test_an_evaluation_with_failed_episodes_says_how_the_model_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (held,) = bench.inputs.held
+    script_episodes(bench, monkeypatch, [an_episode(0, 1.0), an_episode(1, None)], MemoryError("no memory"))
+    TRLEngine._evaluate(bench.engine, held)
+    assert "warning: the model failed in it: MemoryError: no memory" in capsys.readouterr().out
+    script_episodes(bench, monkeypatch, [an_episode(0, 1.0)], MemoryError("no memory"))
+    TRLEngine._evaluate(bench.engine, held)
+    assert "the model failed" not in capsys.readouterr().out
