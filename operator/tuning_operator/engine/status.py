@@ -159,6 +159,8 @@ def _started(world: World) -> Condition:
         return condition(kind, False, Reason.WAITING_FOR_CLUSTER, "the Job is made when the cluster is ready")
     if figures.fresh_progress(world) is not None or _driver_runs(world):
         return condition(kind, True, Reason.DRIVER_RUNNING, "the driver follows the training")
+    if is_true(world.run.status.conditions, kind):
+        return condition(kind, True, Reason.JOB_CREATED, "the training has started, its driver does not run now")
     return condition(kind, False, Reason.JOB_CREATED, "the Job is made, its driver has not started yet")
 
 
@@ -169,7 +171,7 @@ def _driver_runs(world: World) -> bool:
 
 def _had_started(world: World, verdict: Verdict) -> Condition:
     """Of an ended run: what was, by any trace of a driver that ran or of a training that came on."""
-    seen = is_true(world.run.status.conditions, ConditionType.STARTED) or _started(world).status is ConditionStatus.TRUE
+    seen = _started(world).status is ConditionStatus.TRUE
     heard = verdict.succeeded or bool(verdict.step) or evidence.last_word(world) is not None
     if seen or heard:
         return condition(ConditionType.STARTED, True, Reason.RUN_ENDED, "the training had started when the run ended")

@@ -1,6 +1,7 @@
 """World -> verdict: how a run ends, by the order success, loss, cause, silence."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -356,6 +357,28 @@ def test_an_ended_run_tells_in_the_past_whether_its_training_had_started() -> No
     told = {"type": "Started", "status": "True", "reason": "DriverRunning", "message": "the driver follows"}
     run = a_run(status={**RUNNING, "conditions": [told]})
     assert the_condition(a_running_world(run=run, pods=(dead,), notes=lost_long_ago()), "Started") == HAD_STARTED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"pods": (a_head(),)}, id="between two drivers"),
+        pytest.param({"pods": (a_head(), a_driver(phase="Pending", containers=()))}, id="the next one waits"),
+        pytest.param({"pods": (a_head(),), "job": None, "cluster": a_cluster(head_ready=False)}, id="no Job"),
+    ],
+)
+def test_a_training_that_has_started_stays_so_and_is_announced_once(changes: dict[str, Any]) -> None:
+    first = planned(a_running_world()).status
+    assert first is not None
+    assert [event.reason for event in first.announcements] == ["Started"]
+    run = a_run(status={**RUNNING, **first.patch, "attempt": RUNNING["attempt"]})
+    lost = a_running_world(run=run, **changes)
+    assert the_condition(lost, "Started") == ("True", "the training has started, its driver does not run now")
+    second = planned(lost).status
+    assert second is not None
+    again = planned(replace(lost, run=a_run(status={**run.status.to_object(), **second.patch}), pods=(a_driver(),)))
+    assert second.announcements == ()
+    assert again.status is None or again.status.announcements == ()
 
 
 def test_an_ended_run_has_no_sidecar_to_read_from() -> None:
