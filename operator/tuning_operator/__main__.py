@@ -91,8 +91,8 @@ async def _synced(caches: Caches, tasks: asyncio.TaskGroup) -> None:
 def _caches(client: ApiClient, queue: WorkQueue, memory: Memory, namespace: str) -> Caches:
     def departed(uid: str, pod: PodView) -> None:
         known = memory.peek(uid)
-        # Few are kept, so a stranger's pods in another namespace must not push out those that count.
-        if known is not None and any(view.namespace == pod.namespace for view in informers.runs.of(uid)):
+        # Few are kept, so a stranger's pods must not push out those that count.
+        if known is not None and informers.controls(uid, pod):
             known.note_departure(pod)
 
     ours = functools.partial(Selection, namespace=namespace, labels=meta.RUN_UID_LABEL)

@@ -12,7 +12,7 @@ from tuning_contract.result import RunResult
 from tuning_operator.engine.world import Notes, PodView, Reachability, Reference, Refusal
 
 _DEPARTED = 4
-"""Views of departed pods that are kept of one run."""
+"""Views of departed pods that are kept of each component of one run."""
 
 
 @dataclass(slots=True)
@@ -56,8 +56,10 @@ class RunMemory:
         return bool(changed)
 
     def note_departure(self, pod: PodView) -> None:
-        """Keep the last view of a pod."""
-        self.departed = [*self.departed[-(_DEPARTED - 1) :], pod]
+        """Keep the last view of a pod, oldest first; heads that come and go push out no driver."""
+        same = [view for view in self.departed if view.component == pod.component]
+        surplus = same[: max(0, len(same) + 1 - _DEPARTED)]
+        self.departed = [*(view for view in self.departed if view not in surplus), pod]
 
 
 class Memory:

@@ -36,6 +36,16 @@ class Caches:
         """Every copy."""
         return self.runs, self.clusters, self.jobs, self.pods, self.claims
 
+    def controls(self, uid: str, pod: PodView) -> bool:
+        """Whether a pod is controlled by a RayCluster or Job of the run, as it is seen or as the status has it."""
+        for view in self.runs.of(uid):
+            attempt = view.parsed()["status"].get("attempt") or {}
+            owners = {attempt.get("rayClusterUID"), attempt.get("jobUID")}
+            owners |= {cluster.uid for cluster in self.clusters.of(uid) if cluster.owner == uid}
+            owners |= {job.uid for job in self.jobs.of(uid) if uid in job.owners}
+            return view.namespace == pod.namespace and bool(pod.owner) and pod.owner in owners
+        return False
+
     def head_address(self, view: RunView) -> str:
         """Where the sidecar of a run's recorded RayCluster listens; empty while no head serves."""
         cluster = (view.parsed()["status"].get("attempt") or {}).get("rayClusterUID")

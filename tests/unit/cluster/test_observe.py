@@ -103,6 +103,36 @@ def test_the_last_view_of_a_strangers_pod_is_no_evidence() -> None:
     assert [pod.name for pod in world.notes.departed] == ["head"]
 
 
+def test_pods_that_come_and_go_push_out_no_other_components_last_view() -> None:
+    memory = Memory().of(UID, NOW)
+    memory.note_departure(projections.pod(a_pod("driver", JOB_UID, "driver")))
+    for number in range(6):
+        memory.note_departure(projections.pod(a_pod(f"head-{number}", CLUSTER_UID, "head")))
+    memory.note_departure(projections.pod(a_pod("driver-2", JOB_UID, "driver")))
+    names = [pod.name for pod in memory.notes().departed]
+    assert names == ["driver", "head-2", "head-3", "head-4", "head-5", "driver-2"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "ours"),
+    [
+        (a_pod("head", CLUSTER_UID, "head"), True),
+        (a_pod("driver", JOB_UID, "driver"), True),
+        (a_pod("driver", "the second", "driver"), True),
+        (a_pod("head", "another", "head"), False),
+        (a_pod("head", "", "head"), False),
+        (a_pod("head", CLUSTER_UID, "head", namespace="elsewhere"), False),
+    ],
+)
+def test_only_pods_that_the_runs_own_children_control_are_worth_a_note(pod: dict[str, Any], ours: bool) -> None:
+    caches = some_filled_caches(job=an_object(NAME, "the second", CLUSTER_UID, UID))
+    assert caches.controls(UID, projections.pod(pod)) is ours
+    # A RayCluster that went before its pods is known by the status.
+    caches.clusters.drop("ml", NAME, CLUSTER_UID)
+    assert caches.controls(UID, projections.pod(pod)) is ours
+    assert not caches.controls("another run", projections.pod(pod))
+
+
 def test_only_the_clusters_own_head_is_asked_for_progress() -> None:
     view = projections.run(a_run_object(status=RUNNING))
     strangers = [a_pod("a", CLUSTER_UID, "head", namespace="elsewhere"), a_pod("b", "another", "head")]
