@@ -52,8 +52,13 @@ def load_dataset(path: Path, hidden_fields: Sequence[str] = ()) -> Dataset:
             known = ", ".join(sorted({key for row in rows[:100] for key in row}))
             raise DatasetError(f"no row of dataset {path} has the hidden field `{name}`; its fields are: {known}")
     digest = hashlib.sha256()
-    for row in rows:
-        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode() + b"\n")
+    for number, row in enumerate(rows, start=1):
+        try:
+            digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode() + b"\n")
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])
+            text = f"row {number} of dataset {path} holds {half}, half of a surrogate pair, which is no character"
+            raise DatasetError(text) from error
     return Dataset(str(path), rows, digest.hexdigest())
 
 

@@ -91,3 +91,12 @@ def test_a_hidden_field_that_no_row_has_is_refused(tmp_path):
     assert load_dataset(path, ["level"]).rows
     with pytest.raises(DatasetError, match=r"hidden field `anwser`; its fields are: answer, level, question"):
         load_dataset(path, ["anwser"])
+
+
+def test_half_a_letter_in_a_row_is_refused_with_the_rows_number(tmp_path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"question": "whole \\ud83d\\ude00"}\n{"question": "half \\ud83d"}\n')
+    with pytest.raises(
+        DatasetError, match=r"row 2 of dataset .*tasks\.jsonl holds '\\ud83d', half of a surrogate pair"
+    ):
+        load_dataset(file)
