@@ -156,6 +156,10 @@ async def test_what_is_left_of_an_ended_run_is_deleted_by_its_uid_the_cluster_fi
         desk.memory.of(UID, NOW - timedelta(seconds=60))
         desk.caches.clusters.put(a_child_object("RayCluster", f"{NAME}-1"))
         desk.caches.jobs.put(a_child_object("Job", f"{NAME}-1"))
+        # A driver that never started: there is no log to keep.
+        pod = a_child_object("Pod", f"{NAME}-1-zzzzz", owner="uid-Job")
+        pod["metadata"]["labels"] |= {meta.COMPONENT_LABEL: meta.COMPONENT_DRIVER, meta.ATTEMPT_LABEL: "1"}
+        desk.caches.pods.put(pod)
         await desk.look()
     assert paths(server) == [f"DELETE rayclusters/{NAME}-1", f"DELETE jobs/{NAME}-1"]
     assert [body["preconditions"]["uid"] for body in server.bodies] == ["uid-RayCluster", "uid-Job"]
