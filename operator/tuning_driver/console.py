@@ -33,7 +33,7 @@ class Console:
     def say(self, text: str) -> None:
         """Write one of the driver's own lines."""
         for line in text.splitlines() or [""]:
-            self._write(f"driver: {line}\n".encode())
+            self._write(f"driver: {line}\n".encode(errors="replace"))
 
     def finish(self) -> None:
         """Write what is left of an unfinished line."""

@@ -218,7 +218,7 @@ class Follower:
             return
         if text:
             self._console.say("the runner wrote no log of its own; this is Ray's:")
-            self._console.raw(text[-RAY_LOG_CHARACTERS:].encode())
+            self._console.raw(text[-RAY_LOG_CHARACTERS:].encode(errors="replace"))
             self._console.finish()
 
 

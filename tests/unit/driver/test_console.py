@@ -37,3 +37,9 @@ def test_an_endless_line_is_passed_on_between_characters() -> None:
     console.raw(b"x" + "✓".encode() * LONGEST_LINE + "✓".encode()[:2])
     stream.getvalue().decode()
     assert len(stream.getvalue()) == 1 + 3 * LONGEST_LINE
+
+
+def test_half_a_surrogate_pair_in_rays_words_is_replaced() -> None:
+    stream = io.BytesIO()
+    Console(stream).say("the job said \ud83d")
+    assert stream.getvalue() == b"driver: the job said ?\n"
