@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,8 @@ PORTS = Ports(etcd=12379, etcd_peer=12380, api=16443)
 MANAGER, SCHEDULER = "kube-controller-manager", "kube-scheduler"
 MANAGER_PORT, SCHEDULER_PORT = 20257, 20259
 NODE_SECONDS, ADDON_SECONDS = 120, 120
+CALM_SECONDS = 8.0
+"""Longer than the kubelet takes to notice after a restart that containers are gone."""
 LOOPBACK = "127.0.0.1"
 OWNER = Path(host.VOLATILE, "owner")
 NODE_NEEDS = (node.KUBELET, node.CONTAINERD, API_SERVER, ETCD, MANAGER, SCHEDULER, node.HOLDER)
@@ -72,8 +75,24 @@ class FullCluster:
                 return
             self._require_free_host()
             self.build()
+            repair = self.state.is_dir()
             with step("cluster up"):
                 self._start()
+                if repair:
+                    self._settle()
+
+    def _settle(self) -> None:
+        """After a repair the API still tells of pods from before it; believe it when it stays the same for a while."""
+        calm_since = time.monotonic()
+
+        def calm() -> bool:
+            nonlocal calm_since
+            if self.faults():
+                calm_since = time.monotonic()
+            return time.monotonic() - calm_since >= CALM_SECONDS
+
+        with step("everything settled"):
+            self.processes.wait("a healthy cluster after the repair", calm, 180, ("kubelet", "containerd"))
 
     def build(self) -> None:
         """Install packages and build programs; minutes on a fresh machine, nothing afterwards."""

@@ -97,7 +97,8 @@ def test_what_lost_its_record_is_found_by_its_mark(tmp_path: Path) -> None:
     processes = Processes(tmp_path)
     pid = processes.start("parent", ["sh", "-c", "sleep 61 & sleep 62"])
     (tmp_path / "run" / "parent.json").unlink()
-    assert pid in processes.strays()
+    # For a moment after its start the kernel shows a process without its environment.
+    processes.wait("mark", lambda: pid in processes.strays(), 5)
     assert pid in processes.sweep()
     assert processes.strays() == []
 
