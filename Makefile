@@ -51,7 +51,7 @@ verify: lint typecheck layers ## Lint, types, layers, generated files current
 unit: setup ## The tests that need no cluster
 	$(PYTHON) -m pytest tests/unit tests/chart
 
-test: setup ## All tests, on a real Kubernetes that they start themselves
+test: verify ## All checks and all tests, on a real Kubernetes that they start themselves
 	@# Minutes on a fresh machine, so not inside a test's time limit. 5: it cannot run here, and the tests are skipped.
 	$(PYTHON) -m tests.cluster prepare && $(PYTHON) -m tests.cluster.images build || [ $$? -eq 5 ]
 	$(PYTHON) -m pytest tests/unit tests/chart tests/integration tests/e2e

@@ -15,7 +15,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.cluster.buildah import Buildah, images_folder, install_missing, run_logged, say, timed
+from tests.cluster import packages
+from tests.cluster.buildah import Buildah, images_folder, run_logged, say, timed
 
 _SUITE = "bookworm"
 _PACKAGES = ("ca-certificates", "python3-minimal", "python3-venv", "python3-pip")
@@ -43,7 +44,7 @@ def ensure_base_image(buildah: Buildah) -> str:
         return image
     archive = images_folder() / "base" / f"{base_key()}.tar"
     if not archive.exists():
-        install_missing({"debootstrap": "debootstrap"})
+        packages.ensure(["debootstrap"])
         with timed(f"base: debootstrap {_SUITE}"):
             _bootstrap(archive)
     with timed("base: build"), tempfile.TemporaryDirectory(dir=archive.parent) as folder:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 
+from tests.cluster import packages, paths
+
 # Buildah's mounts; in /run, since they do not outlive the machine's start.
 _RUN_ROOT = Path("/run/agent-tuning/buildah")
 _HOST_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -29,7 +31,7 @@ _LINES_OF_A_FAILURE = 40
 
 def images_folder() -> Path:
     """The cache of everything about images: `$XDG_CACHE_HOME/agent-tuning/images`, made when it is missing."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agent-tuning" / "images"
+    root = paths.cache_root() / "images"
     root.mkdir(parents=True, exist_ok=True)
     return root
 
@@ -53,26 +55,6 @@ def locked(name: str) -> Iterator[None]:
     with (images_folder() / f"{name}.lock").open("w") as handle:
         flock(handle, LOCK_EX)
         yield
-
-
-def install_missing(tools: Mapping[str, str]) -> None:
-    """Install the Debian packages (`{binary: package}`) whose binary is not there.
-
-    Raises:
-        RuntimeError: something is missing and this is not root on a Debian system.
-    """
-    search = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    missing = sorted({package for binary, package in tools.items() if shutil.which(binary, path=search) is None})
-    if not missing:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise RuntimeError(f"cannot install {', '.join(missing)}: needs root and apt-get")
-    apt = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300"]
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with timed(f"apt-get install {' '.join(missing)}"):
-        subprocess.run([*apt, "update"], check=True, stdout=subprocess.DEVNULL, env=quiet)
-        command = [*apt, "install", "-y", "--no-install-recommends", *missing]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=quiet)
 
 
 def run_logged(
@@ -110,7 +92,7 @@ class Buildah:
     @staticmethod
     def ready() -> Buildah:
         """Install buildah when it is missing and write its settings."""
-        install_missing({"buildah": "buildah"})
+        packages.ensure(["buildah"])
         tool = Buildah(images_folder() / "buildah")
         tool.folder.mkdir(exist_ok=True)
         _RUN_ROOT.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,12 @@ from pathlib import Path
 from tests.cluster import registry
 from tests.cluster.base_image import base_key, ensure_base_image
 from tests.cluster.buildah import Buildah, build_time_mounts, images_folder, locked, say, timed
+from tests.cluster.errors import ClusterError, UnavailableError
 from tests.cluster.image_spec import PUBLISHED, SPECS, ImageSpec, ignore_file, image_key, snapshot
 
 _NAMESPACE = "agent-tuning"
+UNAVAILABLE = 5
+"""Exit code where the machine cannot build images, as in the cluster's own command line."""
 
 
 class ImageBuilder:
@@ -97,7 +100,8 @@ def build(names: Sequence[str] = PUBLISHED) -> dict[str, str]:
     """Build and push what changed of the images `names`; return their references in the registry by name.
 
     Raises:
-        RuntimeError: a tool is missing and cannot be installed, or a build failed (the message has its last lines).
+        UnavailableError: a tool is missing and cannot be installed here.
+        RuntimeError: a build failed; the message has its last lines.
     """
     address = registry.ensure_running()
     with locked("build"), tempfile.TemporaryDirectory() as folder:
@@ -126,7 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with timed("all"):
             references = build(chosen.names or PUBLISHED)
-    except RuntimeError as error:
+    except UnavailableError as error:
+        say(str(error))
+        return UNAVAILABLE
+    except (RuntimeError, ClusterError) as error:
         say(str(error))
         return 1
     if chosen.output == "json":

@@ -14,7 +14,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.cluster.buildah import images_folder, install_missing, locked, say
+from tests.cluster import packages
+from tests.cluster.buildah import images_folder, locked, say
 
 PORT = 5077
 ADDRESS = f"127.0.0.1:{PORT}"
@@ -44,7 +45,7 @@ def ensure_running() -> str:
             return ADDRESS
         if _answers():
             raise RuntimeError(f"port {PORT} is taken by another registry, whose content we do not know")
-        install_missing({_BINARY: "docker-registry"})
+        packages.ensure([_BINARY])
         _start()
         return ADDRESS
 

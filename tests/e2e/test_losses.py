@@ -46,23 +46,18 @@ def test_a_run_outlives_its_drivers_pod(installation: Installation) -> None:
     cluster_is_gone(installation, "lost-driver")
 
 
-def test_a_run_that_loses_its_head_says_so_and_frees_everything(installation: Installation) -> None:
-    start(installation, a_long_run(installation, "lost-head"))
-    wait_for("third step", lambda: training_has_begun(installation, "lost-head"), 120)
-    selector = "agenttuning.io/run=lost-head,ray.io/node-type=head"
-    installation.cluster.kubectl("delete", "pod", "--selector", selector, "--namespace", installation.namespace)
-    run = the_end(installation, "lost-head", 120)
+@pytest.mark.parametrize(
+    ("name", "kind", "selector"),
+    [("lost-head", "pod", "ray.io/node-type=head"), ("lost-cluster", "raycluster", "agenttuning.io/run-uid")],
+)
+def test_a_run_that_loses_its_head_says_so_frees_everything_and_makes_no_other(
+    installation: Installation, name: str, kind: str, selector: str
+) -> None:
+    start(installation, a_long_run(installation, name))
+    wait_for("third step", lambda: training_has_begun(installation, name), 120)
+    chosen = ["--selector", f"agenttuning.io/run={name},{selector}", "--namespace", installation.namespace]
+    installation.cluster.kubectl("delete", kind, *chosen)
+    run = the_end(installation, name, 120)
     assert run["status"]["phase"] == "Failed"
     assert run["status"]["reason"] == "HeadLost", run["status"]
-    cluster_is_gone(installation, "lost-head", 60)
-
-
-def test_a_run_whose_ray_cluster_is_deleted_by_hand_ends_and_makes_no_other(installation: Installation) -> None:
-    start(installation, a_long_run(installation, "lost-cluster"))
-    wait_for("third step", lambda: training_has_begun(installation, "lost-cluster"), 120)
-    selector = "agenttuning.io/run=lost-cluster"
-    installation.cluster.kubectl("delete", "raycluster", "--selector", selector, "--namespace", installation.namespace)
-    run = the_end(installation, "lost-cluster", 120)
-    assert run["status"]["phase"] == "Failed"
-    assert run["status"]["reason"] == "HeadLost", run["status"]
-    cluster_is_gone(installation, "lost-cluster", 60)
+    cluster_is_gone(installation, name, 60)
