@@ -30,6 +30,21 @@ TEMPLATE_MOUNT = "/etc/agent-tuning/chat-template"
 DATASETS_MOUNT = "/etc/agent-tuning/datasets"
 """Parent folder of datasets that come from ConfigMaps: one folder for each, `train` or the evaluation's name."""
 
+CLAIMS_MOUNT = "/mnt/claims"
+"""Parent folder of claims that hold a model or tasks, read-only: one folder for each, its claim's name."""
+HUB_CACHE_MOUNT = "/mnt/huggingface"
+"""Mount point of the installation's shared cache of the Hugging Face hub, if it has one."""
+HUB_CACHE_FOLDER = f"{VOLUME_MOUNT}/.huggingface"
+"""The cache of a run without a shared one: on its own claim, so that a retry does not download again."""
+HUB_HOME = "HF_HOME"
+"""Where the libraries of the Hugging Face hub keep what they downloaded. The name is theirs."""
+HUB_TOKEN_PREFIX = "TUNING_TOKEN_"  # noqa: S105 - the name of a variable
+"""Variables with tokens of the hub: this, and MODEL, TRAIN, or EVALUATION_ with the set's place from 0."""
+CA_MOUNT = "/etc/agent-tuning/ca"
+"""Folder of the installation's bundle of certificate authorities."""
+CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Variables by which Python, requests and curl find that bundle. The names are theirs."""
+
 DASHBOARD_PORT = 8265
 SIDECAR_PORT = 8090
 SIDECAR_PORT_NAME = "tuning-metrics"

@@ -29,6 +29,22 @@ class EngineSettings:
 
     type: str
     ray_version: str
+    config: str = "{}"
+    """Engine-native overrides as JSON text; `engine_config` says which keys are reserved."""
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A repository of the Hugging Face hub."""
+
+    repo: str
+    revision: str = "main"
+    subset: str | None = None
+    """Configuration of a dataset; None for a model, and for a dataset that has one only."""
+    split: str | None = None
+    """Split of a dataset; None for a model."""
+    token_variable: str | None = None
+    """Name of the environment variable that holds the token; None for a public repository."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ class ModelSettings:
     """The model to tune."""
 
     path: str
-    """Folder of the base model inside the container."""
+    """Folder of the base model inside the container; empty when it comes from the hub."""
     max_model_length: int
     """Tokens of prompt and response together."""
     max_response_tokens: int
@@ -52,6 +68,8 @@ class ModelSettings:
     sampling: Sampling = Sampling()
     chat_template_path: str | None = None
     """File that replaces the model's own template."""
+    hub: HubSource | None = None
+    """Where the base model is downloaded from, if `path` is empty."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +78,13 @@ class EvaluationSet:
 
     name: str
     path: str
+    """File or folder of the tasks inside the container; empty when they come from the hub."""
     samples_per_task: int = 1
     sampling: Sampling = Sampling()
     max_tasks: int | None = None
+    hub: HubSource | None = None
+    split: str | None = None
+    """Which files of a folder: those of this split; None leaves the choice to the reader of the folder."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +92,14 @@ class DatasetSettings:
     """The tasks."""
 
     path: str
-    """File or folder of the training tasks inside the container."""
+    """File or folder of the training tasks inside the container; empty when they come from the hub."""
     order: str = "Shuffle"
     hidden_fields: tuple[str, ...] = ()
     """Fields of a row that only the judge sees."""
     evaluation: tuple[EvaluationSet, ...] = ()
+    hub: HubSource | None = None
+    split: str | None = None
+    """Which files of a folder: those of this split; None leaves the choice to the reader of the folder."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +175,10 @@ class ExpectedCluster:
     """What Ray must show before training starts."""
 
     nodes: int
+    """Head and all worker pods."""
     gpus: int
+    episode_nodes: int = 0
+    """Worker pods on which episodes run, as Ray actors; 0: in processes beside the trainer."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,23 @@ The operator writes `requires` into run.json; the runner compares it with FEATUR
 so that an older image fails with a sentence instead of ignoring a field.
 """
 
-VERSION = "0.1"
+VERSION = "0.2"
 """major.minor. An operator speaks its own minor version and the two before it."""
 
-FEATURES = frozenset({"trl", "lora", "chat_template", "evaluation", "workflow_source"})
+FEATURES = frozenset(
+    {
+        "trl",
+        "lora",
+        "chat_template",
+        "evaluation",
+        "workflow_source",
+        "hub_model",
+        "hub_dataset",
+        "dataset_split",
+        "engine_config",
+        "episode_nodes",
+    }
+)
 """What this runner can do. A field whose meaning older runners lack adds a name here."""
 
 
