@@ -1,49 +1,152 @@
-"""The one table of algorithms: what each is, what it needs and its defaults.
+"""The one table of algorithms and engines: what each is, what it needs and its defaults.
 
-CEL rules, reference docs, the runner's checks and both engines read this table; no engine has defaults of
-its own. Formulas: GRPO (DeepSeekMath, 2024), token-level loss aggregation of DAPO (2025).
+CEL rules, reference docs, the runner's checks and every engine read this table; no engine has defaults of its own.
+Formulas: GRPO (DeepSeekMath, 2024), RLOO (Ahmadian et al., 2024), REINFORCE++ (Hu, 2025), token-level loss
+aggregation (DAPO, 2025). The advantages themselves are computed by the runner's `groups`.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """One row: how advantages and loss are made, and the defaults of optional hyperparameters."""
+class Advantage(StrEnum):
+    """How the advantage of an episode follows from the rewards of the scored episodes."""
+
+    GROUP = "group"
+    """(reward - mean of the group) / (standard deviation of the group + 1e-4)."""
+    LEAVE_ONE_OUT = "leave_one_out"
+    """reward - mean of the other episodes of the group."""
+    STEP = "step"
+    """(reward - mean of the step) / (standard deviation of the step + 1e-4)."""
+
+
+class LossAggregation(StrEnum):
+    """How the losses of tokens become the loss of a step."""
+
+    TOKEN = "token"  # noqa: S105 - a unit of text, not a secret
+    """The sum over all trained tokens of the step divided by their number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownAlgorithm:
+    """An algorithm that a TuningRun may name, available or not."""
 
     name: str
-    engines: tuple[str, ...]
-    """Engines that run it today."""
+    summary: str
+    """One sentence for the documentation."""
     group_relative: bool
     """Advantages compare the episodes of one task, so `groupSize` must be at least 2."""
-    advantage: str
-    """`group`: (reward - mean of the group) / (standard deviation of the group + 1e-4), over scored episodes."""
-    loss_aggregation: str
-    """`token`: the sum over all trained tokens of the step divided by their number."""
+    supervised: bool
+    """It learns from answers in the dataset, not from rewards of episodes."""
+    engines: tuple[str, ...] = ()
+    """Engines that run it in this version; empty when none does yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(KnownAlgorithm):
+    """An available algorithm: how advantages and loss are made, and the defaults of optional hyperparameters."""
+
+    advantage: Advantage
+    loss_aggregation: LossAggregation
     clip_range: float
-    """The probability ratio is clipped to [1 - clip_range, 1 + clip_range]."""
+    """The probability ratio of a token is clipped to [1 - clip_range, 1 + clip_range]."""
     kl_coefficient: float
+    """Weight of the KL estimate against the base model (k3), which is a term of the loss, not of the reward."""
     gradient_clip: float
+    """Largest norm of the gradient."""
     warmup_steps: int
     trains_every_turn: bool
     """All turns of an episode are trained with the episode's advantage, however many rows they make."""
 
 
-MULTI_STEP_GRPO = Algorithm(
-    name="multi_step_grpo",
-    engines=("TRL",),
-    group_relative=True,
-    advantage="group",
-    loss_aggregation="token",
-    clip_range=0.2,
-    kl_coefficient=0.0,
-    gradient_clip=1.0,
-    warmup_steps=0,
-    trains_every_turn=True,
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """One training engine and what it can do."""
+
+    name: str
+    available: bool
+    """Whether this version can run it."""
+    lora: bool
+    """Whether it trains low-rank adapters."""
+    trains_on_workers: bool
+    """Whether the trainer's GPUs are those of the worker pods; otherwise it trains on the head, and workers only run
+    episodes."""
+
+
+_KNOWN = (
+    Algorithm(
+        name="multi_step_grpo",
+        summary="Compares the episodes of one task with each other and trains every turn of each.",
+        group_relative=True,
+        supervised=False,
+        engines=("TRL",),
+        advantage=Advantage.GROUP,
+        loss_aggregation=LossAggregation.TOKEN,
+        clip_range=0.2,
+        kl_coefficient=0.0,
+        gradient_clip=1.0,
+        warmup_steps=0,
+        trains_every_turn=True,
+    ),
+    Algorithm(
+        name="rloo",
+        summary="Compares each episode with the mean of the others of its task, without scaling by their spread.",
+        group_relative=True,
+        supervised=False,
+        engines=("TRL",),
+        advantage=Advantage.LEAVE_ONE_OUT,
+        loss_aggregation=LossAggregation.TOKEN,
+        clip_range=0.2,
+        kl_coefficient=0.0,
+        gradient_clip=1.0,
+        warmup_steps=0,
+        trains_every_turn=True,
+    ),
+    Algorithm(
+        name="reinforceplusplus",
+        summary="Compares each episode with all episodes of the step, so that one episode a task is enough.",
+        group_relative=False,
+        supervised=False,
+        engines=("TRL",),
+        advantage=Advantage.STEP,
+        loss_aggregation=LossAggregation.TOKEN,
+        clip_range=0.2,
+        kl_coefficient=0.0,
+        gradient_clip=1.0,
+        warmup_steps=0,
+        trains_every_turn=True,
+    ),
+    KnownAlgorithm(
+        name="ppo",
+        summary="Compares each episode with the estimate of a second model, the critic, that is trained beside it.",
+        group_relative=False,
+        supervised=False,
+    ),
+    KnownAlgorithm(
+        name="dpo",
+        summary="Learns from pairs of a better and a worse answer in the dataset.",
+        group_relative=False,
+        supervised=True,
+    ),
+    KnownAlgorithm(
+        name="sft",
+        summary="Learns to repeat the answers in the dataset.",
+        group_relative=False,
+        supervised=True,
+    ),
 )
 
-ALGORITHMS: dict[str, Algorithm] = {row.name: row for row in (MULTI_STEP_GRPO,)}
-"""All algorithms that a TuningRun may name, by name."""
+KNOWN_ALGORITHMS: dict[str, KnownAlgorithm] = {row.name: row for row in _KNOWN}
+"""All algorithms that a TuningRun may name, by name; those with no engine are refused as not available."""
 
-ENGINES: dict[str, bool] = {"TRL": True, "Trinity": False}
-"""All engines that a TuningRun may name: whether this version can run them."""
+ALGORITHMS: dict[str, Algorithm] = {row.name: row for row in _KNOWN if isinstance(row, Algorithm)}
+"""The available ones, by name."""
+
+ENGINES: dict[str, Engine] = {
+    row.name: row
+    for row in (
+        Engine(name="TRL", available=True, lora=True, trains_on_workers=False),
+        Engine(name="Trinity", available=False, lora=True, trains_on_workers=True),
+    )
+}
+"""All engines that a TuningRun may name, by name."""

@@ -46,8 +46,8 @@ def _known_at_once(world: World, settings: Settings) -> Iterator[tuple[Reason, s
     """Reasons that need no reading, most permanent first."""
     spec = world.run.spec
     engine, algorithm = spec.engine.type, ALGORITHMS.get(spec.algorithm.type)
-    if not ENGINES.get(engine, False):
-        able = ", ".join(name for name, there in ENGINES.items() if there)
+    if engine not in ENGINES or not ENGINES[engine].available:
+        able = ", ".join(row.name for row in ENGINES.values() if row.available)
         yield Reason.NOT_AVAILABLE, f"engine {engine} is not available in this version of the operator; {able} is"
     elif algorithm is None or engine not in algorithm.engines:
         yield Reason.NOT_AVAILABLE, f"algorithm {spec.algorithm.type} is not available on engine {engine}"
