@@ -18,6 +18,9 @@ DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 CONFIG_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 PATH_PATTERN = r"^/.+$"
+RELATIVE_PATH_PATTERN = r"^[^./][^/]*(/[^./][^/]*)*$"
+LABEL_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$"
+LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
 Quantity = Annotated[
@@ -38,6 +41,12 @@ ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBD
 ConfigKey = Annotated[str, Field(min_length=1, max_length=253, pattern=CONFIG_KEY_PATTERN)]
 Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOINT_PATTERN)]
 Path = Annotated[str, Field(min_length=2, max_length=1024, pattern=PATH_PATTERN)]
+RelativePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=RELATIVE_PATH_PATTERN)]
+LabelKey = Annotated[str, Field(min_length=1, max_length=317, pattern=LABEL_PATTERN)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
+
+FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+"""An object whose keys are not the API's: two fields have it, and no more shall."""
 
 Rule = dict[str, str]
 """One entry of x-kubernetes-validations."""
@@ -80,9 +89,8 @@ def rule(expression: str, message: str, field: str | None = None) -> Rule:
 def exactly_one(*fields: str) -> Rule:
     """A rule for a union: exactly one of the optional sub-objects is set."""
     present = ", ".join(f"has(self.{name})" for name in fields)
-    if len(fields) == 1:
-        return rule(present, f"set {fields[0]}")
-    return rule(f"[{present}].filter(set, set).size() == 1", f"set exactly one of {', '.join(fields)}")
+    names = ", ".join(f"`{name}`" for name in fields)
+    return rule(f"[{present}].filter(set, set).size() == 1", f"set exactly one of {names}")
 
 
 def immutable(fields: tuple[str, ...], way_out: str) -> tuple[Rule, ...]:
@@ -94,7 +102,7 @@ def immutable(fields: tuple[str, ...], way_out: str) -> tuple[Rule, ...]:
     return tuple(
         rule(
             f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-            f"{name} is immutable: {way_out}",
+            f"`{name}` is immutable: {way_out}",
             name,
         )
         for name in fields

@@ -20,12 +20,16 @@ _KEPT = frozenset(
     {
         "type", "format", "description", "enum", "pattern", "minLength", "maxLength", "minimum", "maximum",
         "minItems", "maxItems", "required", "x-kubernetes-int-or-string", "x-kubernetes-list-map-keys",
-        "x-kubernetes-list-type", "x-kubernetes-validations",
+        "x-kubernetes-list-type", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+        "minProperties", "maxProperties",
     }
 )  # fmt: skip
 _TRANSLATED = frozenset(
-    {"title", "default", "examples", "properties", "items", "anyOf", "exclusiveMinimum", "exclusiveMaximum"}
-)
+    {
+        "title", "default", "examples", "properties", "items", "additionalProperties", "propertyNames", "anyOf",
+        "exclusiveMinimum", "exclusiveMaximum",
+    }
+)  # fmt: skip
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
 
 
@@ -81,6 +85,9 @@ class _Translation:
             }
         if "items" in source:
             result["items"] = self.translate(source["items"], f"{where}[]")
+        if isinstance(source.get("additionalProperties"), Mapping):
+            # A structural schema has no bounds for the keys of a map; the rules of the object above check them.
+            result["additionalProperties"] = self.translate(source["additionalProperties"], f"{where}{{}}")
         if self._defaults:
             _set_default(source, result)
         if "description" in source:
@@ -118,7 +125,9 @@ def _set_default(source: Schema, result: Schema) -> None:
         return
     value = source["default"]
     if result.get("type") == "object":
-        if any("default" in child for child in result.get("properties", {}).values()):
+        if value and "properties" not in result:
+            result["default"] = value
+        elif any("default" in child for child in result.get("properties", {}).values()):
             result["default"] = {}
     elif value != []:
         result["default"] = value

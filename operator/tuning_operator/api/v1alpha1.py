@@ -36,8 +36,12 @@ class TuningRun(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         rule(
             f"size(self.metadata.name) <= {NAME_LIMIT} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            f"metadata.name must be at most {NAME_LIMIT} lower-case letters, digits and hyphens, begin with a letter "
+            f"`metadata.name` must be at most {NAME_LIMIT} lower-case letters, digits and hyphens, begin with a letter "
             "and end with a letter or digit: choose a shorter or simpler name",
+        ),
+        rule(
+            "!has(self.spec.model.run) || self.spec.model.run.name != self.metadata.name",
+            "`spec.model.run.name` must be another run: this one has no model before it is trained",
         ),
     )
 

@@ -1,6 +1,6 @@
-"""The half of `spec` that says what runs where: workflow, cluster, checkpoints, metrics.
+"""The half of `spec` that says what runs and what is kept: workflow, checkpoints, metrics.
 
-Part of `v1alpha1_spec`; the same rules hold as in `v1alpha1_training`.
+Part of `v1alpha1_spec`; the same rules hold as in `v1alpha1_training`. The pods are in `v1alpha1_cluster`.
 """
 
 from enum import StrEnum
@@ -19,9 +19,11 @@ from tuning_operator.api.model import (
     list_set,
     rule,
 )
+from tuning_operator.api.v1alpha1_sources import VariableSource, VariablesSource, WorkflowSource
 
 RESERVED_VARIABLES = (
     "FQ_RAY_IP",
+    "HF_HOME",
     "PYTHONPATH",
     "RAY_ADDRESS",
     "RAY_AUTH_MODE",
@@ -48,24 +50,11 @@ class AccessMode(StrEnum):
     READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
 
-class SourceMap(ApiModel):
-    """A ConfigMap with Python files."""
-
-    name: Annotated[ObjectName, Field(examples=["math-agent-code"])]
-    """Name of the ConfigMap, in the run's namespace; each key is a file, such as math_agent.py."""
-
-
-class WorkflowSource(ApiModel):
-    """Code that is not in the image."""
-
-    config_map: SourceMap
-    """The ConfigMap whose files are put on PYTHONPATH."""
-
-
 class EnvironmentVariable(ApiModel):
     """One variable of the Ray containers."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        exactly_one("value", "valueFrom"),
         rule(
             f"!self.name.startsWith('TUNING_') && !(self.name in {list(RESERVED_VARIABLES)!r})",
             "this variable is set by the operator: choose another name",
@@ -77,14 +66,16 @@ class EnvironmentVariable(ApiModel):
         str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", examples=["TOOL_SERVER"])
     ]
     """Name of the variable."""
-    value: Annotated[str, Field(max_length=4096, examples=["http://tools.ml:8000"])] = ""
+    value: Annotated[str, Field(max_length=4096, examples=["http://tools.ml:8000"])] | None = None
     """Value of the variable, taken literally; it is no place for secrets."""
+    value_from: VariableSource | None = None
+    """Where the value comes from: a key of a Secret or of a ConfigMap."""
 
 
 class WorkflowSpec(ApiModel):
     """The user's agent and its judge."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (rule("has(self.entrypoint)", "set entrypoint", "entrypoint"),)
+    rules: ClassVar[tuple[Rule, ...]] = (rule("has(self.entrypoint)", "set `entrypoint`", "entrypoint"),)
 
     image: (
         Annotated[
@@ -106,53 +97,15 @@ class WorkflowSpec(ApiModel):
     """Code to try without building an image."""
     env: Annotated[tuple[EnvironmentVariable, ...], Field(max_length=64, json_schema_extra=list_map("name"))] = ()
     """Variables of the Ray containers."""
-
-
-class HeadSpec(ApiModel):
-    """The pod of the Ray head, which trains."""
-
-    rules: ClassVar[tuple[Rule, ...]] = (
-        # A default is judged before the defaults below it are filled in, hence has().
-        rule(
-            "!has(self.cpu) || quantity(string(self.cpu)).isGreaterThan(quantity('0'))",
-            "cpu must be more than 0",
-            "cpu",
-        ),
-        rule(
-            "!has(self.memory) || quantity(string(self.memory)).compareTo(quantity('512Mi')) >= 0",
-            "memory must be at least 512Mi: Ray alone needs that",
-            "memory",
-        ),
-        rule(
-            "!has(self.memory) || !has(self.sharedMemory) || "
-            "quantity(string(self.sharedMemory)).isLessThan(quantity(string(self.memory)))",
-            "sharedMemory must be less than memory: it is part of it",
-            "sharedMemory",
-        ),
-    )
-
-    cpu: Annotated[Quantity, Field(examples=["8"])] = "4"
-    """CPU cores, as a Kubernetes quantity: requested and shown to Ray; not a limit."""
-    memory: Annotated[Quantity, Field(examples=["32Gi"])] = "16Gi"
-    """Memory, as a Kubernetes quantity: requested and limit."""
-    gpus: Annotated[int, Field(ge=0, le=16, examples=[1])] = 0
-    """NVIDIA GPUs."""
-    shared_memory: Annotated[Quantity, Field(examples=["8Gi"])] = "1Gi"
-    """Size of /dev/shm, where Ray keeps its objects, as a Kubernetes quantity; it counts against memory."""
-
-
-class ClusterSpec(ApiModel):
-    """The Ray cluster of each attempt."""
-
-    head: HeadSpec = HeadSpec()
-    """The head pod."""
+    env_from: Annotated[tuple[VariablesSource, ...], Field(max_length=16)] = ()
+    """Secrets and ConfigMaps whose keys become variables of the Ray containers; `env` wins over them."""
 
 
 class ClaimTemplate(ApiModel):
     """A claim to be made for the run."""
 
     storage_class_name: Annotated[ObjectName, Field(examples=["fast"])] | None = None
-    """Storage class of the claim. Without it: the cluster's default class."""
+    """Storage class of the claim. Without it: the installation's choice, or else the cluster's default class."""
     size: Annotated[Quantity, Field(examples=["200Gi"])] = "20Gi"
     """Size of the claim, as a Kubernetes quantity."""
     access_modes: Annotated[
@@ -178,9 +131,9 @@ class CheckpointSpec(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         rule(
-            "self.deletionPolicy != 'Delete' || !has(self.volume.claimName)",
-            "deletionPolicy Delete needs a claim that is made for the run: use volume.claimTemplate, or leave "
-            "deletionPolicy out and delete the run's folder on the claim yourself",
+            "!has(self.deletionPolicy) || self.deletionPolicy != 'Delete' || !has(self.volume.claimName)",
+            "`deletionPolicy` Delete needs a claim that is made for the run: use `volume.claimTemplate`, or leave "
+            "`deletionPolicy` out and delete the run's folder on the claim yourself",
             "deletionPolicy",
         ),
     )
@@ -189,8 +142,9 @@ class CheckpointSpec(ApiModel):
     """The volume of the run."""
     keep_last: Annotated[int, Field(ge=1, le=1000, examples=[5])] = 3
     """Checkpoints to keep; older ones are deleted."""
-    deletion_policy: Annotated[DeletionPolicy, Field(examples=["Delete"])] = DeletionPolicy.RETAIN
-    """Whether a claim that was made for the run is deleted with the run; Retain leaves it."""
+    deletion_policy: Annotated[DeletionPolicy, Field(examples=["Delete"])] | None = None
+    """Whether a claim that was made for the run is deleted with the run; Retain leaves it. Without it: the choice of
+    the installation, Retain if that has none."""
 
 
 class RemoteWrite(ApiModel):

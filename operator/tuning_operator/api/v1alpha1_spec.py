@@ -1,15 +1,25 @@
 """`spec` of a TuningRun: what a user writes.
 
-Parsed by `v1alpha1`, rendered into the CRD by `crd`. Its halves are `v1alpha1_training` and `v1alpha1_execution`.
+Parsed by `v1alpha1`, rendered into the CRD by `crd`. Its parts are `v1alpha1_training`,
+`v1alpha1_execution` and `v1alpha1_cluster`.
 """
 
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tuning_operator.api.model import ApiModel, Rule, immutable, rule
-from tuning_operator.api.v1alpha1_execution import CheckpointSpec, ClusterSpec, MetricsSpec, WorkflowSpec
-from tuning_operator.api.v1alpha1_training import AlgorithmSpec, DatasetSpec, EngineSpec, ModelSpec, RolloutSpec
+from tuning_operator.api.model import ApiModel, LabelValue, ObjectName, Rule, immutable, list_map, rule
+from tuning_operator.api.v1alpha1_cluster import ClusterSpec
+from tuning_operator.api.v1alpha1_execution import CheckpointSpec, MetricsSpec, WorkflowSpec
+from tuning_operator.api.v1alpha1_sources import NameReference
+from tuning_operator.api.v1alpha1_training import (
+    GROUP_METHODS,
+    AlgorithmSpec,
+    DatasetSpec,
+    EngineSpec,
+    ModelSpec,
+    RolloutSpec,
+)
 
 
 class TuningRunSpec(ApiModel):
@@ -18,13 +28,38 @@ class TuningRunSpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         rule(
             "self.rollout.minGroupSize <= self.algorithm.groupSize",
-            "rollout.minGroupSize must not be more than algorithm.groupSize: no group would ever be trained",
+            "`rollout.minGroupSize` must not be more than `algorithm.groupSize`: no group would ever be trained",
+            "rollout",
+        ),
+        rule(
+            f"!(self.algorithm.type in {list(GROUP_METHODS)!r}) || self.rollout.minGroupSize >= 2",
+            f"`rollout.minGroupSize` must be at least 2 with {', '.join(GROUP_METHODS)}, which compare the episodes "
+            "of one task",
             "rollout",
         ),
         rule(
             "self.engine.type != 'TRL' || self.cluster.head.gpus <= 1",
-            "cluster.head.gpus must be at most 1 with engine TRL, which trains on one GPU: more would lie idle",
+            "`cluster.head.gpus` must be at most 1 with engine TRL, which trains on one GPU: more would lie idle",
             "cluster",
+        ),
+        rule(
+            "self.engine.type != 'TRL' || self.cluster.workers.all(worker, worker.gpus == 0)",
+            "`cluster.workers[].gpus` must be 0 with engine TRL, which trains on the head: ask for the GPU in "
+            "`cluster.head.gpus`",
+            "cluster",
+        ),
+        rule(
+            "self.cluster.workers.size() == 0 || !has(self.checkpoint.volume.claimTemplate) || "
+            "!('ReadWriteOncePod' in self.checkpoint.volume.claimTemplate.accessModes)",
+            "`checkpoint.volume.claimTemplate.accessModes` must not be ReadWriteOncePod with `cluster.workers`, since "
+            "head and workers mount it: use ReadWriteMany, or ReadWriteOnce if all pods fit on one node",
+            "checkpoint",
+        ),
+        rule(
+            "!has(self.podLabels) || "
+            "self.podLabels.all(key, !key.startsWith('agenttuning.io/') && !key.startsWith('ray.io/'))",
+            "`podLabels` must not have keys of agenttuning.io/ or ray.io/, which select the run's pods: choose others",
+            "podLabels",
         ),
         *immutable(
             (
@@ -38,6 +73,11 @@ class TuningRunSpec(ApiModel):
                 "cluster",
                 "checkpoint",
                 "metrics",
+                "priorityClassName",
+                "serviceAccountName",
+                "imagePullSecrets",
+                "podLabels",
+                "podAnnotations",
             ),
             "delete the run, or create another one under a new name",
         ),
@@ -63,3 +103,21 @@ class TuningRunSpec(ApiModel):
     """What is kept, and where."""
     metrics: MetricsSpec = MetricsSpec()
     """How figures leave the run, beside the scrape of its pod."""
+    priority_class_name: Annotated[ObjectName, Field(examples=["research"])] | None = None
+    """PriorityClass of all pods of the run that name none of their own."""
+    service_account_name: Annotated[ObjectName, Field(examples=["tuning"])] | None = None
+    """ServiceAccount of all pods of the run, for access to a cloud's storage, say; its token is not mounted. Without
+    it: the namespace's default one."""
+    image_pull_secrets: Annotated[
+        tuple[NameReference, ...], Field(max_length=8, json_schema_extra=list_map("name"))
+    ] = ()
+    """Secrets with which the images of all pods of the run are pulled."""
+    pod_labels: Annotated[
+        dict[str, LabelValue], Field(default_factory=dict, max_length=16, examples=[{"team": "agents"}])
+    ]
+    """Labels for all pods of the run, for cost reports or network policies, say."""
+    pod_annotations: Annotated[
+        dict[str, Annotated[str, Field(max_length=4096)]],
+        Field(default_factory=dict, max_length=16, examples=[{"example.com/owner": "agents"}]),
+    ]
+    """Annotations for all pods of the run."""

@@ -5,26 +5,80 @@ parent still yields them. A field is here only when something executes it.
 """
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
-from tuning_contract.algorithms import ALGORITHMS, ENGINES
+from tuning_contract.algorithms import ENGINES, KNOWN_ALGORITHMS
+from tuning_contract.engine_config import RESERVED
 from tuning_operator.api.model import (
     DNS_LABEL_PATTERN,
     ApiModel,
-    ConfigKey,
-    ObjectName,
-    Path,
     Rule,
     exactly_one,
     list_map,
     list_set,
     rule,
 )
+from tuning_operator.api.v1alpha1_sources import (
+    ChatTemplate,
+    ClaimFile,
+    ClaimModel,
+    EvaluationKey,
+    HubDataset,
+    HubModel,
+    ImageFile,
+    ImageModel,
+    RunModel,
+    TrainingKey,
+)
+
+MODEL_SOURCES = ("huggingFace", "volume", "image", "run")
+DATASET_SOURCES = ("huggingFace", "volume", "configMap", "image")
+GROUP_METHODS = tuple(row.name for row in KNOWN_ALGORITHMS.values() if row.group_relative)
+"""Algorithms that compare the episodes of one task."""
+
+STUB_TYPES = {
+    "auto_find_batch_size": "boolean",
+    "chat_template_path": "string",
+    "dataset_name": "string",
+    "eval_strategy": "string",
+    "importance_sampling_level": "string",
+    "loss_type": "string",
+    "model_name_or_path": "string",
+    "output_dir": "string",
+    "report_to": "string",
+    "save_strategy": "string",
+    "scale_rewards": "string",
+    "shuffle_dataset": "boolean",
+    "use_cpu": "boolean",
+    "use_peft": "boolean",
+    "use_vllm": "boolean",
+}
+"""Types of reserved keys that are no numbers: a value of another type is refused for its type already."""
 
 Temperature = Annotated[float, Field(gt=0, le=10, examples=[0.7])]
 TopP = Annotated[float, Field(gt=0, le=1, examples=[0.95])]
+
+
+def _engine_config_schema() -> dict[str, Any]:
+    """Any object, but for the keys that the API owns: each is a stub, so that a rule can refuse it by name."""
+    return {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+        "maxProperties": 64,
+        "properties": {
+            key: {"type": STUB_TYPES.get(key, "number"), "description": f"Reserved: set spec.{owner} instead."}
+            for key, owner in RESERVED.items()
+        },
+        "x-kubernetes-validations": [
+            rule(f"!has(self.{key})", f"`{key}` is reserved: set `spec.{owner}` instead", key)
+            for key, owner in RESERVED.items()
+        ],
+    }
+
+
+EngineConfig = Annotated[dict[str, Any], WithJsonSchema(_engine_config_schema())]
 
 
 class Order(StrEnum):
@@ -41,7 +95,7 @@ class EngineSpec(ApiModel):
         rule(
             "!has(self.rayVersion) || int(self.rayVersion.split('.')[0]) > 2 || "
             "(int(self.rayVersion.split('.')[0]) == 2 && int(self.rayVersion.split('.')[1]) >= 53)",
-            "rayVersion must be at least 2.53.0: earlier ones lack token authentication or the health check in use",
+            "`rayVersion` must be at least 2.53.0: earlier ones lack token authentication or the health check in use",
             "rayVersion",
         ),
     )
@@ -53,20 +107,9 @@ class EngineSpec(ApiModel):
         str, Field(min_length=5, max_length=32, pattern=r"^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$", examples=["2.60.0"])
     ] = "2.60.0"
     """Version of Ray in the workflow image, at least 2.53.0."""
-
-
-class ImageModel(ApiModel):
-    """A model in the workflow image."""
-
-    path: Annotated[Path, Field(examples=["/opt/models/SmolLM2-135M-Instruct"])]
-    """Absolute path of a Hugging Face folder in the file system of the workflow image."""
-
-
-class ImageFile(ApiModel):
-    """A file of tasks in the workflow image."""
-
-    path: Annotated[Path, Field(examples=["/opt/data/train.jsonl"])]
-    """Absolute path of a file of one JSON object a line in the file system of the workflow image."""
+    config: EngineConfig = Field(default_factory=dict)
+    """Free-form overrides in the engine's own words, such as weight_decay; docs/how-to/choose-an-algorithm.md lists
+    those of TRL. A key that a field of the API owns is refused."""
 
 
 class Sampling(ApiModel):
@@ -78,36 +121,26 @@ class Sampling(ApiModel):
     """Share of probability mass that is sampled from; 1 is all of it, which training expects."""
 
 
-class TemplateKey(ApiModel):
-    """A chat template in a ConfigMap."""
-
-    name: Annotated[ObjectName, Field(examples=["math-agent-template"])]
-    """Name of the ConfigMap, in the run's namespace."""
-    key: Annotated[ConfigKey, Field(examples=["chat.jinja"])] = "chat.jinja"
-    """Key in the ConfigMap whose value is the Jinja template."""
-
-
-class ChatTemplate(ApiModel):
-    """A replacement of the model's own chat template."""
-
-    config_map: TemplateKey
-    """The ConfigMap that holds the template; it is saved with every checkpoint."""
-
-
 class ModelSpec(ApiModel):
     """The model to tune."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        exactly_one("image"),
+        exactly_one(*MODEL_SOURCES),
         rule(
             "self.maxResponseTokens < self.maxModelLength",
-            "maxResponseTokens must be less than maxModelLength: the prompt needs room too",
+            "`maxResponseTokens` must be less than `maxModelLength`: the prompt needs room too",
             "maxResponseTokens",
         ),
     )
 
+    hugging_face: HubModel | None = None
+    """The model is downloaded from the Hugging Face hub."""
+    volume: ClaimModel | None = None
+    """The model is a Hugging Face folder on a claim."""
     image: ImageModel | None = None
     """The model is a Hugging Face folder in the workflow image."""
+    run: RunModel | None = None
+    """The model is the final one of another run in the same namespace."""
     max_model_length: Annotated[int, Field(ge=16, le=4_194_304, examples=[8192])] = 2048
     """Most tokens of prompt and response together."""
     max_response_tokens: Annotated[int, Field(ge=1, le=1_048_576, examples=[1024])] = 256
@@ -118,49 +151,39 @@ class ModelSpec(ApiModel):
     """Chat template to use instead of the model's own."""
 
 
-class TrainingKey(ApiModel):
-    """Training tasks in a ConfigMap."""
-
-    name: Annotated[ObjectName, Field(examples=["math-tasks"])]
-    """Name of the ConfigMap, in the run's namespace."""
-    key: Annotated[ConfigKey, Field(examples=["train.jsonl"])] = "train.jsonl"
-    """Key in the ConfigMap whose value holds one JSON object a line."""
-
-
-class EvaluationKey(ApiModel):
-    """Held-out tasks in a ConfigMap."""
-
-    name: Annotated[ObjectName, Field(examples=["math-tasks"])]
-    """Name of the ConfigMap, in the run's namespace."""
-    key: Annotated[ConfigKey, Field(examples=["heldout.jsonl"])] = "heldout.jsonl"
-    """Key in the ConfigMap whose value holds one JSON object a line."""
-
-
 class TrainingSet(ApiModel):
     """Where the training tasks come from."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("image", "configMap"),)
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one(*DATASET_SOURCES),)
 
-    image: ImageFile | None = None
-    """The tasks are a file of one JSON object a line in the workflow image."""
+    hugging_face: HubDataset | None = None
+    """The tasks are a dataset of the Hugging Face hub."""
+    volume: ClaimFile | None = None
+    """The tasks are a file or folder on a claim."""
     config_map: TrainingKey | None = None
     """The tasks are in a ConfigMap, which holds at most 1 MiB."""
+    image: ImageFile | None = None
+    """The tasks are a file or folder in the workflow image."""
 
 
 class EvaluationSet(ApiModel):
     """One held-out set, evaluated before the first and after the last step by the same path and seeds."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        exactly_one("image", "configMap"),
-        rule("self.name != 'train'", "name must not be train: that is the training set's", "name"),
+        exactly_one(*DATASET_SOURCES),
+        rule("self.name != 'train'", "`name` must not be train, which is the training set's: choose another", "name"),
     )
 
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL_PATTERN, examples=["heldout"])]
     """Name of the set, unique in the run; it labels figures and metrics."""
-    image: ImageFile | None = None
-    """The tasks are a file of one JSON object a line in the workflow image."""
+    hugging_face: HubDataset | None = None
+    """The tasks are a dataset of the Hugging Face hub."""
+    volume: ClaimFile | None = None
+    """The tasks are a file or folder on a claim."""
     config_map: EvaluationKey | None = None
     """The tasks are in a ConfigMap, which holds at most 1 MiB."""
+    image: ImageFile | None = None
+    """The tasks are a file or folder in the workflow image."""
     samples_per_task: Annotated[int, Field(ge=1, le=64, examples=[2])] = 1
     """Episodes of each task, averaged."""
     sampling: Sampling = Sampling()
@@ -197,14 +220,22 @@ class LoraSpec(ApiModel):
 class AlgorithmSpec(ApiModel):
     """How the model learns. A step is one batch of tasks, on every engine."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("epochs", "steps"),)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        exactly_one("epochs", "steps"),
+        rule(
+            f"!(self.type in {list(GROUP_METHODS)!r}) || !has(self.groupSize) || self.groupSize >= 2",
+            f"`groupSize` must be at least 2 with {', '.join(GROUP_METHODS)}, which compare the episodes of one task",
+            "groupSize",
+        ),
+    )
 
-    type: Annotated[str, Field(json_schema_extra={"enum": list(ALGORITHMS)}, examples=["multi_step_grpo"])]
-    """Name of the algorithm. multi_step_grpo compares the episodes of one task and trains every turn of each."""
+    type: Annotated[str, Field(json_schema_extra={"enum": list(KNOWN_ALGORITHMS)}, examples=["multi_step_grpo"])]
+    """Name of the algorithm; docs/how-to/choose-an-algorithm.md compares them. One that the installed version does
+    not have is told by the condition Accepted, reason NotAvailable."""
     learning_rate: Annotated[float, Field(gt=0, le=1, examples=[1e-6])]
     """Step size of the optimizer after warm-up."""
-    group_size: Annotated[int, Field(ge=2, le=1024, examples=[8])] = 8
-    """Episodes of each task in a step."""
+    group_size: Annotated[int, Field(ge=1, le=1024, examples=[8])] = 8
+    """Episodes of each task in a step; at least 2 for the algorithms that compare the episodes of one task."""
     batch_size: Annotated[int, Field(ge=1, le=65_536, examples=[32])] = 8
     """Tasks in a step; a step has batchSize x groupSize episodes."""
     epochs: Annotated[float, Field(gt=0, le=100_000, examples=[1])] | None = None
@@ -243,8 +274,9 @@ class RolloutSpec(ApiModel):
 
     max_attempts: Annotated[int, Field(ge=1, le=10, examples=[3])] = 3
     """Tries of an episode that the infrastructure failed, the first one included."""
-    min_group_size: Annotated[int, Field(ge=2, le=1024, examples=[4])] = 2
-    """A group with fewer scored episodes is not trained."""
+    min_group_size: Annotated[int, Field(ge=1, le=1024, examples=[4])] = 2
+    """A group with fewer scored episodes is not trained; at least 2 for the algorithms that compare the episodes of
+    one task."""
     max_failed_ratio: Annotated[float, Field(ge=0, le=1, examples=[0.1])] = 0.25
     """The run fails when a larger share of a step's episodes was lost to the infrastructure."""
     concurrency: Annotated[int, Field(ge=1, le=4096, examples=[64])] = 32

@@ -1,0 +1,188 @@
+"""Where a model, tasks or code come from: the parts of `spec` that point at something outside the run.
+
+Used by `v1alpha1_training` and `v1alpha1_execution`. A secret is only ever referred to, never written into a run.
+"""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from tuning_operator.api.model import (
+    ApiModel,
+    ConfigKey,
+    ObjectName,
+    Path,
+    RelativePath,
+    Rule,
+    exactly_one,
+)
+
+Repository = Annotated[
+    str, Field(min_length=1, max_length=192, pattern=r"^[A-Za-z0-9][-._A-Za-z0-9]*(/[-._A-Za-z0-9]+)?$")
+]
+Revision = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[-._/A-Za-z0-9]+$")]
+Split = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[-._A-Za-z0-9]+$")]
+
+
+class KeyReference(ApiModel):
+    """One key of a Secret or ConfigMap in the run's namespace."""
+
+    name: Annotated[ObjectName, Field(examples=["hugging-face"])]
+    """Name of the Secret or ConfigMap, in the run's namespace."""
+    key: Annotated[ConfigKey, Field(examples=["token"])]
+    """Key whose value is used."""
+
+
+class NameReference(ApiModel):
+    """A Secret or ConfigMap in the run's namespace, by its name."""
+
+    name: Annotated[ObjectName, Field(examples=["registry"])]
+    """Name of the object, in the run's namespace."""
+
+
+class HubModel(ApiModel):
+    """A model of the Hugging Face hub."""
+
+    repo: Annotated[Repository, Field(examples=["Qwen/Qwen3-0.6B"])]
+    """Repository on the hub, as owner/name. It is downloaded once into the cache on the run's claim."""
+    revision: Annotated[Revision, Field(examples=["main"])] = "main"
+    """Branch, tag or commit of the repository; a commit makes the run repeatable."""
+    token_secret_ref: KeyReference | None = None
+    """Key of a Secret that holds an access token of the hub, for a private or gated repository."""
+
+
+class HubDataset(ApiModel):
+    """A dataset of the Hugging Face hub."""
+
+    repo: Annotated[Repository, Field(examples=["openai/gsm8k"])]
+    """Repository on the hub, as owner/name. It is downloaded once into the cache on the run's claim."""
+    subset: Annotated[Split, Field(examples=["main"])] | None = None
+    """Subset, also called configuration, of the dataset. Without it: the default one of the dataset."""
+    split: Annotated[Split, Field(examples=["train"])]
+    """Split of the dataset whose rows are the tasks."""
+    revision: Annotated[Revision, Field(examples=["main"])] = "main"
+    """Branch, tag or commit of the repository; a commit makes the run repeatable."""
+    token_secret_ref: KeyReference | None = None
+    """Key of a Secret that holds an access token of the hub, for a private or gated repository."""
+
+
+class ImageModel(ApiModel):
+    """A model in the workflow image."""
+
+    path: Annotated[Path, Field(examples=["/opt/models/SmolLM2-135M-Instruct"])]
+    """Absolute path of a Hugging Face folder in the file system of the workflow image."""
+
+
+class ClaimModel(ApiModel):
+    """A model on a claim."""
+
+    claim_name: Annotated[ObjectName, Field(examples=["models"])]
+    """PersistentVolumeClaim in the run's namespace; it is mounted read-only."""
+    path: Annotated[RelativePath, Field(examples=["Qwen3-0.6B"])]
+    """Path of a Hugging Face folder, relative to the root of the claim."""
+
+
+class RunModel(ApiModel):
+    """The final model of another run."""
+
+    name: Annotated[ObjectName, Field(examples=["math-agent"])]
+    """TuningRun in the same namespace. This run waits, with Accepted=False, until that one has succeeded."""
+
+
+class ImageFile(ApiModel):
+    """Tasks in the workflow image."""
+
+    path: Annotated[Path, Field(examples=["/opt/data/train.jsonl"])]
+    """Absolute path in the file system of the workflow image of a file (.jsonl, .json, .parquet or .csv) or of a
+    folder of such files."""
+    split: Annotated[Split, Field(examples=["train"])] | None = None
+    """Files to take from a folder: those that are named after this split, or lie in a folder of its name. Without it:
+    train for the training tasks, test for a held-out set, or all files if none is named after a split."""
+
+
+class ClaimFile(ApiModel):
+    """Tasks on a claim."""
+
+    claim_name: Annotated[ObjectName, Field(examples=["data"])]
+    """PersistentVolumeClaim in the run's namespace; it is mounted read-only."""
+    path: Annotated[RelativePath, Field(examples=["gsm8k/train.jsonl"])]
+    """Path, relative to the root of the claim, of a file (.jsonl, .json, .parquet or .csv) or of a folder of such
+    files."""
+    split: Annotated[Split, Field(examples=["train"])] | None = None
+    """Files to take from a folder: those that are named after this split, or lie in a folder of its name. Without it:
+    train for the training tasks, test for a held-out set, or all files if none is named after a split."""
+
+
+class TrainingKey(ApiModel):
+    """Training tasks in a ConfigMap."""
+
+    name: Annotated[ObjectName, Field(examples=["math-tasks"])]
+    """Name of the ConfigMap, in the run's namespace."""
+    key: Annotated[ConfigKey, Field(examples=["train.jsonl"])] = "train.jsonl"
+    """Key in the ConfigMap whose value holds the tasks; its ending says how: .jsonl, .json or .csv."""
+
+
+class EvaluationKey(ApiModel):
+    """Held-out tasks in a ConfigMap."""
+
+    name: Annotated[ObjectName, Field(examples=["math-tasks"])]
+    """Name of the ConfigMap, in the run's namespace."""
+    key: Annotated[ConfigKey, Field(examples=["heldout.jsonl"])] = "heldout.jsonl"
+    """Key in the ConfigMap whose value holds the tasks; its ending says how: .jsonl, .json or .csv."""
+
+
+class TemplateKey(ApiModel):
+    """A chat template in a ConfigMap."""
+
+    name: Annotated[ObjectName, Field(examples=["math-agent-template"])]
+    """Name of the ConfigMap, in the run's namespace."""
+    key: Annotated[ConfigKey, Field(examples=["chat.jinja"])] = "chat.jinja"
+    """Key in the ConfigMap whose value is the Jinja template."""
+
+
+class ChatTemplate(ApiModel):
+    """A replacement of the model's own chat template."""
+
+    config_map: TemplateKey
+    """The ConfigMap that holds the template; it is saved with every checkpoint."""
+
+
+class SourceMap(ApiModel):
+    """A ConfigMap with Python files."""
+
+    name: Annotated[ObjectName, Field(examples=["math-agent-code"])]
+    """Name of the ConfigMap, in the run's namespace; each key is a file, such as math_agent.py."""
+
+
+class WorkflowSource(ApiModel):
+    """Code that is not in the image."""
+
+    config_map: SourceMap
+    """The ConfigMap whose files are put on PYTHONPATH; it holds at most 1 MiB."""
+
+
+class VariableSource(ApiModel):
+    """Where the value of a variable comes from."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("secretKeyRef", "configMapKeyRef"),)
+
+    secret_key_ref: KeyReference | None = None
+    """Key of a Secret that holds the value."""
+    config_map_key_ref: KeyReference | None = None
+    """Key of a ConfigMap that holds the value."""
+
+
+class VariablesSource(ApiModel):
+    """A Secret or ConfigMap of which every key becomes a variable."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("secretRef", "configMapRef"),)
+
+    prefix: (
+        Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", examples=["TOOL_"])]
+        | None
+    ) = None
+    """Text that is put before every key to make the name of its variable. Without it: the key alone."""
+    secret_ref: NameReference | None = None
+    """Secret whose keys become variables of the Ray containers."""
+    config_map_ref: NameReference | None = None
+    """ConfigMap whose keys become variables of the Ray containers."""
