@@ -6,16 +6,20 @@ with the reason; with REQUIRE_CLUSTER=1 they fail instead.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from tests.cluster import paths
+from tests.cluster.binaries import KUBERAY_VERSION
 from tests.cluster.control_plane import ControlPlane, running_control_planes
 from tests.cluster.errors import UnavailableError
 from tests.cluster.full import FullCluster
+
+UseKuberay = Callable[[str], AbstractContextManager[None]]
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +35,25 @@ def control_plane() -> Iterator[ControlPlane]:
         yield plane
     finally:
         plane.stop()
+
+
+@pytest.fixture
+def kuberay_crds(control_plane: ControlPlane) -> UseKuberay:
+    """Swaps KubeRay's CRDs on the control plane for as long as a `with` block: `with kuberay_crds("1.5.1"):`.
+
+    The other version's come back after it. Clean up what the block made: objects outlive the swap.
+    """
+
+    @contextmanager
+    def use(version: str) -> Iterator[None]:
+        before = control_plane.kuberay_version or KUBERAY_VERSION
+        control_plane.use_kuberay(version)
+        try:
+            yield
+        finally:
+            control_plane.use_kuberay(before)
+
+    return use
 
 
 @pytest.fixture(scope="session")

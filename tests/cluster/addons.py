@@ -52,10 +52,22 @@ class Addons:
         """Where this machine reaches Prometheus."""
         return f"http://127.0.0.1:{PROMETHEUS_PORT}"
 
-    def apply(self) -> None:
-        """Apply all manifests; KubeRay's CRDs must be there, or its operator would wait for them and give up."""
+    def apply(self, kuberay: str) -> None:
+        """Apply all manifests; the CRDs of that KubeRay version must be there, or its operator would give up."""
         for path, manifest in self._manifests():
             self.plane.api.apply(path, manifest)
+        self.apply_kuberay(kuberay)
+
+    def apply_kuberay(self, version: str) -> None:
+        """Apply KubeRay's operator in one version, which replaces the pod of another."""
+        for path, manifest in _kuberay(version):
+            self.plane.api.apply(path, manifest)
+
+    def kuberay_is(self, version: str) -> bool:
+        """Whether KubeRay's operator was applied in this version, and in no other after it."""
+        found = _deployed(self.plane, KUBERAY_NAMESPACE, "kuberay-operator")
+        pod = found.get("spec", {}).get("template", {}).get("spec", {"containers": []})
+        return [entry["image"] for entry in pod["containers"]] == [_kuberay_reference(version)]
 
     @property
     def scrape_targets(self) -> Path:
@@ -97,7 +109,7 @@ class Addons:
         return [f"{namespace}/{name}" for namespace, name in wanted if not self._is_available(namespace, name)]
 
     def _is_available(self, namespace: str, name: str) -> bool:
-        found = self.plane.api.found(f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}") or {}
+        found = _deployed(self.plane, namespace, name)
         status = found.get("status", {})
         current = status.get("observedGeneration") == found.get("metadata", {}).get("generation")
         return bool(found) and current and status.get("availableReplicas", 0) >= 1 == status.get("updatedReplicas")
@@ -110,7 +122,6 @@ class Addons:
             yield f"/api/v1/namespaces/{namespace}", _object("v1", "Namespace", namespace)
         yield from _dns()
         yield from self._storage()
-        yield from _kuberay()
         yield from self._monitoring()
 
     def _storage(self) -> Iterator[tuple[str, Manifest | str]]:
@@ -152,21 +163,23 @@ class Addons:
         yield f"/apis/discovery.k8s.io/v1/namespaces/{MONITORING_NAMESPACE}/endpointslices/prometheus", endpoints
 
 
-def images() -> list[StaticImage]:
-    """Return the images of DNS and KubeRay; a program's digest is its image's tag."""
-    dns, kuberay = binaries.go_program(binaries.COREDNS), binaries.go_program(binaries.KUBERAY)
-    return [
-        StaticImage(_dns_image(), {"/coredns": dns / "coredns"}, ["/coredns"]),
-        StaticImage(_kuberay_image(), {"/manager": kuberay / "ray-operator"}, ["/manager"], user="65532"),
-    ]
+def dns_image() -> StaticImage:
+    """Return the image of the cluster's DNS; a program's digest is its image's tag."""
+    return StaticImage(_dns_reference(), {"/coredns": binaries.go_program(binaries.COREDNS) / "coredns"}, ["/coredns"])
 
 
-def _dns_image() -> str:
+def kuberay_image(version: str) -> StaticImage:
+    """Return the image of KubeRay's operator in one version."""
+    program = binaries.go_program(binaries.kuberay(version)) / "ray-operator"
+    return StaticImage(_kuberay_reference(version), {"/manager": program}, ["/manager"], user="65532")
+
+
+def _dns_reference() -> str:
     return f"localhost/coredns:{binaries.COREDNS.version}-{binaries.COREDNS.digest()}"
 
 
-def _kuberay_image() -> str:
-    return f"localhost/kuberay-operator:{binaries.KUBERAY.version}-{binaries.KUBERAY.digest()}"
+def _kuberay_reference(version: str) -> str:
+    return f"localhost/kuberay-operator:{version}-{binaries.kuberay(version).digest()}"
 
 
 def _dns() -> Iterator[tuple[str, Manifest | str]]:
@@ -186,7 +199,7 @@ def _dns() -> Iterator[tuple[str, Manifest | str]]:
     yield f"{core}/configmaps/coredns", _object("v1", "ConfigMap", "coredns", data={"Corefile": COREFILE})
     container = {
         "name": "coredns",
-        "image": _dns_image(),
+        "image": _dns_reference(),
         "args": ["-conf", "/etc/coredns/Corefile"],
         "readinessProbe": {"httpGet": {"path": "/ready", "port": 8181}, "periodSeconds": 1},
         "resources": {"requests": {"cpu": "50m", "memory": "40Mi"}},
@@ -205,17 +218,17 @@ def _dns() -> Iterator[tuple[str, Manifest | str]]:
     yield f"{core}/services/kube-dns", _object("v1", "Service", "kube-dns", spec=spec)
 
 
-def _kuberay() -> Iterator[tuple[str, Manifest | str]]:
+def _kuberay(version: str) -> Iterator[tuple[str, Manifest | str]]:
     name, roles = "kuberay-operator", "/apis/rbac.authorization.k8s.io/v1"
     # The rights are KubeRay's own file; the Deployment is ours: its own waits ten seconds before the first probe
     # and may use a tenth of a core, which would slow down every run here.
-    rights = (binaries.kuberay_config() / "rbac" / "role.yaml").read_text()
+    rights = (binaries.kuberay_config(version) / "rbac" / "role.yaml").read_text()
     yield f"{roles}/clusterroles/{name}", rights.removeprefix("---\n")
     yield f"{roles}/clusterrolebindings/{name}", _binding(name, KUBERAY_NAMESPACE, name)
     yield f"/api/v1/namespaces/{KUBERAY_NAMESPACE}/serviceaccounts/{name}", _object("v1", "ServiceAccount", name)
     container = {
         "name": name,
-        "image": _kuberay_image(),
+        "image": _kuberay_reference(version),
         "args": ["--enable-leader-election=false", "--metrics-addr=:8080", "--health-probe-bind-address=:8082"],
         "ports": [{"name": "http", "containerPort": 8080}],
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8082}, "periodSeconds": 1},
@@ -229,6 +242,10 @@ def _kuberay() -> Iterator[tuple[str, Manifest | str]]:
     }
     deployment = _deployment(name, {"app.kubernetes.io/name": "kuberay", "app.kubernetes.io/component": name}, pod)
     yield f"/apis/apps/v1/namespaces/{KUBERAY_NAMESPACE}/deployments/{name}", deployment
+
+
+def _deployed(plane: ControlPlane, namespace: str, name: str) -> Manifest:
+    return plane.api.found(f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}") or {}
 
 
 def _object(version: str, kind: str, name: str, **content: Any) -> Manifest:

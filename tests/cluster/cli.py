@@ -63,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     add("prepare", _prepare, "install and build everything that `up` needs; minutes on a fresh machine")
-    add("up", _up, "start it, or start again what does not run; nothing happens when all is well")
+    up = add("up", _up, "start it, or start again what does not run; nothing happens when all is well")
+    text = "version of KubeRay, put in place of the one that runs if it is another (default: %(default)s)"
+    up.add_argument("--kuberay", choices=binaries.KUBERAY_VERSIONS, default=binaries.KUBERAY_VERSION, help=text)
     down = add("down", _down, "stop it and leave nothing behind but built programs and pulled images")
     down.add_argument("--purge", action="store_true", help="remove the images that the node pulled, too")
     down.add_argument("--keep-registry", action="store_true", help="leave the registry of built images running")
@@ -89,16 +91,17 @@ def _prepare(chosen: argparse.Namespace) -> int:
     else:
         packages.ensure(packages.CONTROL_PLANE_PACKAGES)
         binaries.go_program(binaries.KUBERNETES)
-        binaries.kuberay_config()
+        for version in binaries.KUBERAY_VERSIONS:
+            binaries.kuberay_config(version)
         binaries.clients()
     return OK
 
 
 def _up(chosen: argparse.Namespace) -> int:
     if chosen.profile == "full":
-        FullCluster().up()
+        FullCluster().up(chosen.kuberay)
     else:
-        _plane(chosen).start()
+        _plane(chosen).start(chosen.kuberay)
     chosen.output = "text"
     return _status(chosen)
 
@@ -146,7 +149,7 @@ def _describe_plane(plane: ControlPlane) -> dict[str, Any]:
         "helm": str(clients / "helm"),
         "prometheus": None,
         "audit_log": str(plane.audit_log),
-        "versions": {"kubernetes": binaries.KUBERNETES.version, "kuberay": binaries.KUBERAY.version},
+        "versions": {"kubernetes": binaries.KUBERNETES.version, "kuberay": plane.kuberay_version},
         "all": running_control_planes(plane.state.parent),
     }
 

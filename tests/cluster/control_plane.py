@@ -92,25 +92,28 @@ class ControlPlane:
         """A client with the administrator's rights."""
         return Api(self.server, self.authority.certificate, self.authority.client("admin", "admin", ["system:masters"]))
 
-    def start(self) -> "ControlPlane":
-        """Start it and wait until it serves the CRDs; harmless when it runs. Returns itself.
+    def start(self, kuberay: str = binaries.KUBERAY_VERSION) -> "ControlPlane":
+        """Start it and wait until it serves our CRDs and those of a KubeRay version; harmless when it runs.
+
+        Returns itself.
 
         Raises:
             UnavailableError: This machine cannot run it.
             ClusterError: It did not come up; with the log's tail.
         """
-        self.prepare()
+        self.prepare(kuberay)
         with step("API server ready"):
             self.start_processes()
             self.wait_ready()
         with step("CRDs served"):
-            self.apply_crds([*crds.kuberay(binaries.kuberay_config()), *crds.ours()])
+            self.use_kuberay(kuberay)
+            self._apply_crds("ours", crds.ours())
         return self
 
-    def prepare(self) -> None:
+    def prepare(self, kuberay: str) -> None:
         """Install and build what is missing, and write certificates and configuration."""
         packages.ensure(packages.CONTROL_PLANE_PACKAGES)
-        binaries.kuberay_config()
+        binaries.kuberay_config(kuberay)
         binaries.go_program(binaries.KUBERNETES)
         self._configure()
 
@@ -125,16 +128,35 @@ class ControlPlane:
         needs = (ETCD, API_SERVER)
         self.processes.wait("the API server's readiness", self.api.is_ready, READY_SECONDS, needs)
 
-    def apply_crds(self, files: Sequence[Path]) -> None:
-        """Apply CRDs and wait until they answer; skips files that it applied before and that are still served."""
+    @property
+    def kuberay_version(self) -> str | None:
+        """The version of KubeRay whose CRDs are applied; None before the first start."""
+        record = self.state / "kuberay-version"
+        return record.read_text() if record.exists() else None
+
+    def use_kuberay(self, version: str) -> None:
+        """Apply KubeRay's CRDs in one version, in place of those of another one if there are any.
+
+        Objects stay, but lose the fields that the version does not know, and those of kinds that it does not know go.
+        Returns when the server has taken the change up, in its OpenAPI documents too.
+        """
+        self._apply_crds("kuberay", crds.kuberay(binaries.kuberay_config(version)))
+        (self.state / "kuberay-version").write_text(version)
+
+    def _apply_crds(self, owner: str, files: Sequence[Path]) -> None:
+        """Apply the owner's CRDs, and nothing when exactly these are still served."""
         api = self.api
         digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-        record = self.state / f"crds-{digest[:12]}.json"
-        if record.exists() and crds.are_served(api, json.loads(record.read_text())):
+        record = self.state / f"crds-{owner}.json"
+        before = json.loads(record.read_text()) if record.exists() else {"digest": None, "names": []}
+        if before["digest"] == digest and crds.are_served(api, before["names"]):
             return
         names = crds.apply(api, files)
+        crds.remove(api, sorted(set(before["names"]) - set(names)))
         self.processes.wait("the CRDs", lambda: crds.are_served(api, names), CRD_SECONDS, (API_SERVER,))
-        record.write_text(json.dumps(names))
+        if before["names"]:
+            self.processes.wait("their schemas", lambda: crds.are_published(api, names), CRD_SECONDS, (API_SERVER,))
+        record.write_text(json.dumps({"digest": digest, "names": names}))
 
     def is_healthy(self) -> bool:
         """Whether both processes run and the server says that it is ready."""

@@ -5,9 +5,10 @@ depends on a YAML parser.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.api import Api, ApiError
 from tests.cluster.errors import ClusterError
@@ -39,6 +40,42 @@ def apply(api: Api, files: Sequence[Path]) -> list[str]:
 def are_served(api: Api, names: Sequence[str]) -> bool:
     """Whether all of the CRDs are established and answer requests."""
     return all(_is_served(api, name) for name in names)
+
+
+def are_published(api: Api, names: Sequence[str]) -> bool:
+    """Whether the server's OpenAPI documents show the CRDs as they are now, not as they were before a change."""
+    return all(_is_published(api, api.get(f"{COLLECTION}/{name}")) for name in names)
+
+
+def remove(api: Api, names: Iterable[str]) -> None:
+    """Delete CRDs with all their objects."""
+    for name in names:
+        api.request("DELETE", f"{COLLECTION}/{name}")
+
+
+def _is_published(api: Api, crd: dict[str, Any]) -> bool:
+    group, kind = crd["spec"]["group"], crd["spec"]["names"]["kind"]
+    for version in crd["spec"]["versions"]:
+        document = api.found(f"/openapi/v3/apis/{group}/{version['name']}") or {}
+        named = f".{version['name']}.{kind}"
+        schemas = document.get("components", {}).get("schemas", {})
+        shown = [schema for name, schema in schemas.items() if name.endswith(named)]
+        # Of the specification only: the server adds fields of its own to metadata.
+        wanted = _field_paths(version["schema"]["openAPIV3Schema"]["properties"].get("spec", {}))
+        if not any(_field_paths(schema["properties"].get("spec", {})) == wanted for schema in shown):
+            return False
+    return True
+
+
+def _field_paths(schema: dict[str, Any], path: str = "") -> set[str]:
+    """Return the path of every field below a schema."""
+    found = set()
+    for name, below in schema.get("properties", {}).items():
+        found |= {f"{path}.{name}"} | _field_paths(below, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            found |= _field_paths(schema[key], f"{path}[]")
+    return found
 
 
 def _apply(api: Api, path: Path) -> str:

@@ -12,13 +12,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from tests.cluster import addons, binaries, crds, host, node, packages, paths, registry
+from tests.cluster import addons, binaries, host, node, packages, paths, registry
 from tests.cluster.addons import Addons
 from tests.cluster.control_plane import API_SERVER, ETCD, Address, ControlPlane, Ports
 from tests.cluster.errors import ClusterError, UnavailableError
@@ -61,8 +61,10 @@ class FullCluster:
         """The administrator's kubeconfig."""
         return self.plane.kubeconfig
 
-    def up(self) -> None:
+    def up(self, kuberay: str = binaries.KUBERAY_VERSION) -> None:
         """Start what does not run, and wait until everything is ready; harmless when all is.
+
+        Another version of KubeRay than the one that runs replaces it in place.
 
         Raises:
             UnavailableError: This machine cannot run it.
@@ -72,14 +74,25 @@ class FullCluster:
         with self._locked():
             if self.faults() == []:
                 say("the cluster is up")
+                self.use_kuberay(kuberay)
                 return
             self._require_free_host()
-            self.build()
+            self.build([kuberay])
             repair = self.state.is_dir()
             with step("cluster up"):
-                self._start()
+                self._start(kuberay)
                 if repair:
                     self._settle()
+
+    def use_kuberay(self, version: str) -> None:
+        """Put a version of KubeRay, CRDs and operator, in place of the one that runs; nothing if it is the one."""
+        if self.plane.kuberay_version == version and self.addons.kuberay_is(version):
+            return
+        with step(f"KubeRay {version} in place of {self.plane.kuberay_version}"):
+            self.node.import_images([addons.kuberay_image(version)])
+            self.plane.use_kuberay(version)
+            self.addons.apply_kuberay(version)
+            self.processes.wait("KubeRay", lambda: not self.addons.unready(), ADDON_SECONDS, ADDON_NEEDS)
 
     def _settle(self) -> None:
         """After a repair the API still tells of pods from before it; believe it when it stays the same for a while."""
@@ -94,15 +107,16 @@ class FullCluster:
         with step("everything settled"):
             self.processes.wait("a healthy cluster after the repair", calm, 180, ("kubelet", "containerd"))
 
-    def build(self) -> None:
+    def build(self, kuberay: Sequence[str] = binaries.KUBERAY_VERSIONS) -> None:
         """Install packages and build programs; minutes on a fresh machine, nothing afterwards."""
         packages.ensure([*packages.CONTROL_PLANE_PACKAGES, *packages.NODE_PACKAGES])
-        for program in (binaries.KUBERNETES, binaries.KUBERAY, binaries.LOCAL_PATH):
+        for program in (binaries.KUBERNETES, *map(binaries.kuberay, kuberay), binaries.LOCAL_PATH):
             binaries.go_program(program)
         for program in (binaries.CRICTL, binaries.COREDNS, binaries.PAUSE):
             binaries.go_program(program)
         binaries.clients()
-        binaries.kuberay_config()
+        for version in kuberay:
+            binaries.kuberay_config(version)
         binaries.busybox()
 
     def down(self, *, purge: bool = False, keep_registry: bool = False) -> None:
@@ -149,16 +163,16 @@ class FullCluster:
             "registry": registry.ADDRESS if registry.running_pid() is not None else None,
             "versions": {
                 "kubernetes": binaries.KUBERNETES.version,
-                "kuberay": binaries.KUBERAY.version,
+                "kuberay": self.plane.kuberay_version,
                 "coredns": binaries.COREDNS.version,
                 "local-path-provisioner": binaries.LOCAL_PATH.version,
             },
         }
 
-    def _start(self) -> None:
+    def _start(self, kuberay: str) -> None:
         self._stop_another_version()
         self._take_host()
-        self.plane.prepare()
+        self.plane.prepare(kuberay)
         self.node.configure()
         with step("API server and containerd ready"):
             if self.processes.pid(node.HOLDER) is None:
@@ -173,9 +187,9 @@ class FullCluster:
             self.processes.wait("the node's readiness", self.node.is_ready, NODE_SECONDS, NODE_NEEDS)
         with step("KubeRay's CRDs served"):
             # Our own CRDs come with the chart, which would not adopt those of somebody else.
-            self.plane.apply_crds(crds.kuberay(binaries.kuberay_config()))
+            self.plane.use_kuberay(kuberay)
         with step("DNS, volumes, KubeRay, Prometheus and registry ready"):
-            self._start_addons()
+            self._start_addons(kuberay)
             registry.ensure_running()
 
     def _start_controllers(self) -> None:
@@ -198,9 +212,9 @@ class FullCluster:
             options += ["--bind-address=127.0.0.1", f"--secure-port={port}", "--leader-elect=false"]
             self.processes.start(name, [str(programs / name), *options, "--profiling=false", *more])
 
-    def _start_addons(self) -> None:
-        self.node.import_images(addons.images())
-        self.addons.apply()
+    def _start_addons(self, kuberay: str) -> None:
+        self.node.import_images([addons.dns_image(), addons.kuberay_image(kuberay)])
+        self.addons.apply(kuberay)
         provisioner = self.node.kubeconfig(addons.PROVISIONER, addons.PROVISIONER, ["system:masters"])
         self.addons.start_processes(provisioner)
         self.processes.wait("Prometheus", self._prometheus_answers, 30, (addons.PROMETHEUS,))

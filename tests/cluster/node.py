@@ -8,8 +8,8 @@ are the matter of `host`.
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +105,24 @@ class Node:
         found = self.plane.api.found(f"/api/v1/nodes/{NODE}") or {}
         conditions = found.get("status", {}).get("conditions", [])
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    @contextmanager
+    def offering(self, resource: str, count: int) -> Iterator[None]:
+        """Let the node offer so many of an extended resource, which nothing stands behind, for as long as the block.
+
+        The scheduler and the kubelet count it as they count real ones; no device comes into the container.
+        """
+        key = resource.replace("/", "~1")
+        places = (f"/status/capacity/{key}", f"/status/allocatable/{key}")
+        self._patch_status([{"op": "add", "path": place, "value": str(count)} for place in places])
+        try:
+            yield
+        finally:
+            self._patch_status([{"op": "remove", "path": place} for place in places])
+
+    def _patch_status(self, changes: list[dict[str, str]]) -> None:
+        path = f"/api/v1/nodes/{NODE}/status"
+        self.plane.api.request("PATCH", path, changes, "application/json-patch+json")
 
     def import_images(self, images: Sequence[StaticImage]) -> list[str]:
         """Import those images that are not there yet; returns their names. A name stands for one content."""

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import binaries
+from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
+from tests.conftest import UseKuberay
 
 pytestmark = pytest.mark.control_plane
 
@@ -47,6 +49,41 @@ def test_an_invalid_raycluster_is_refused_by_the_schema(control_plane: ControlPl
     )
     assert done.returncode != 0
     assert "spec.headGroupSpec" in done.stderr
+
+
+def a_raycluster(name: str, **spec: object) -> dict[str, object]:
+    head = {"rayStartParams": {}, "template": {"spec": {"containers": [{"name": "ray-head", "image": "ray"}]}}}
+    spec = {"rayVersion": "2.60.0", "headGroupSpec": head, **spec}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": name}, "spec": spec}
+
+
+def test_the_crds_of_another_kuberay_take_the_place_of_the_first_and_give_it_back(
+    control_plane: ControlPlane, kuberay_crds: UseKuberay
+) -> None:
+    # `upgradeStrategy` and the kind RayCronJob came with 1.6.
+    path = "/apis/ray.io/v1/namespaces/default/rayclusters?fieldValidation=Strict"
+    newer = a_raycluster("newer", upgradeStrategy={"type": "Recreate"})
+    control_plane.api.request("POST", path, newer)
+    with kuberay_crds("1.5.1"):
+        assert control_plane.kuberay_version == "1.5.1"
+        with pytest.raises(ApiError, match=r"unknown field .*spec\.upgradeStrategy"):
+            control_plane.api.request("POST", path, a_raycluster("refused", upgradeStrategy={"type": "Recreate"}))
+        control_plane.api.request("POST", path, a_raycluster("older", authOptions={"mode": "token"}))
+        seen = control_plane.api.get("/apis/ray.io/v1/namespaces/default/rayclusters/newer")
+        assert "upgradeStrategy" not in seen["spec"]
+        assert "upgradeStrategy" not in published_fields(control_plane)
+        assert "raycronjobs" not in {kind["name"] for kind in control_plane.api.get("/apis/ray.io/v1")["resources"]}
+    assert control_plane.kuberay_version == binaries.KUBERAY_VERSION
+    assert "upgradeStrategy" in published_fields(control_plane)
+    assert "raycronjobs" in {kind["name"] for kind in control_plane.api.get("/apis/ray.io/v1")["resources"]}
+    for name in ("newer", "older"):
+        control_plane.api.request("DELETE", f"/apis/ray.io/v1/namespaces/default/rayclusters/{name}")
+
+
+def published_fields(control_plane: ControlPlane) -> set[str]:
+    """The fields of a RayCluster's spec, as the server's OpenAPI document has them."""
+    schemas = control_plane.api.get("/openapi/v3/apis/ray.io/v1")["components"]["schemas"]
+    return set(schemas["io.ray.v1.RayCluster"]["properties"]["spec"]["properties"])
 
 
 def test_a_user_without_a_role_is_refused_and_the_audit_log_names_it(control_plane: ControlPlane) -> None:
