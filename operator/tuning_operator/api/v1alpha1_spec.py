@@ -43,13 +43,15 @@ class TuningRunSpec(ApiModel):
             "cluster",
         ),
         rule(
-            "self.engine.type != 'TRL' || !has(self.cluster.workers) || self.cluster.workers.all(worker, worker.gpus == 0)",
+            "self.engine.type != 'TRL' || !has(self.cluster.workers) || "
+            "self.cluster.workers.all(worker, worker.gpus == 0)",
             "`cluster.workers[].gpus` must be 0 with engine TRL, which trains on the head: ask for the GPU in "
             "`cluster.head.gpus`",
             "cluster",
         ),
         rule(
-            "!has(self.cluster.workers) || self.cluster.workers.size() == 0 || !has(self.checkpoint.volume.claimTemplate) || "
+            "!has(self.cluster.workers) || self.cluster.workers.size() == 0 || "
+            "!has(self.checkpoint.volume.claimTemplate) || "
             "!('ReadWriteOncePod' in self.checkpoint.volume.claimTemplate.accessModes)",
             "`checkpoint.volume.claimTemplate.accessModes` must not be ReadWriteOncePod with `cluster.workers`, since "
             "head and workers mount it: use ReadWriteMany, or ReadWriteOnce if all pods fit on one node",
