@@ -142,7 +142,7 @@ TRL_OVERRIDES: dict[str, Override] = {
     ),
     "weight_decay": Override(Number(0), "Pull of the weights towards 0; 0 without it."),
     "lr_scheduler_type": Override(
-        Choice(("constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt")),
+        Choice(("constant_with_warmup", "linear", "cosine", "inverse_sqrt")),
         "Course of the learning rate after the warm-up; constant_with_warmup without it.",
     ),
     "epsilon_high": Override(

@@ -19,6 +19,8 @@ FEATURES = frozenset(
         "dataset_split",
         "engine_config",
         "episode_nodes",
+        "algorithm:rloo",
+        "algorithm:reinforceplusplus",
     }
 )
 """What this runner can do. A field whose meaning older runners lack adds a name here."""

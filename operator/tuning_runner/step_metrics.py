@@ -20,8 +20,8 @@ def episode_values(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         values["reward_min"], values["reward_max"] = min(rewards), max(rewards)
     if (spread := group_reward_stddev(records)) is not None:
         values["reward_stddev"] = spread
-    if (equal := _equal_groups(records)) is not None:
-        values["zero_advantage_group_ratio"] = equal
+    if (idle := _idle_groups(records)) is not None:
+        values["zero_advantage_group_ratio"] = idle
     values["masked_episode_ratio"] = _mean([record.masked is not None for record in records])
     values["failed_episode_ratio"] = failed_ratio(records)
     values["turns_mean"] = _mean([len(record.turns) for record in records])
@@ -34,12 +34,13 @@ def episode_values(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     return values | judge_metrics(records)
 
 
-def _equal_groups(records: Sequence[EpisodeRecord]) -> float | None:
+def _idle_groups(records: Sequence[EpisodeRecord]) -> float | None:
+    """Share of the trained groups without any advantage other than 0; None without a trained group."""
     groups: dict[str, list[float]] = {}
     for record in records:
-        if record.advantage is not None and record.reward is not None:
-            groups.setdefault(record.group, []).append(record.reward)
-    return _mean([max(rewards) == min(rewards) for rewards in groups.values()]) if groups else None
+        if record.advantage is not None:
+            groups.setdefault(record.group, []).append(record.advantage)
+    return _mean([not any(advantages) for advantages in groups.values()]) if groups else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Groups: masks, group-relative advantages and the verdict over a step, from episode records.
+"""Groups: masks, advantages and the verdict over a step, from episode records.
 
 Pure: no I/O, no clock, no training library, and nothing of `tuning_runner.episodes`; any object with the
 attributes of `Episode` will do.

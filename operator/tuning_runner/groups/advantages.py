@@ -1,18 +1,20 @@
 """Which episodes train, and with what advantage.
 
-Engines call `assign` once for each step, on all its records. Not here: retries (`episodes`), the decision
-that a step fails (`verdict`), token weights (the engine).
+Engines call `assign` once for each step, on all its records. Not here: retries (`episodes`), which formula an
+algorithm has (`tuning_contract.algorithms`), the decision that a step fails (`verdict`), token weights (the engine).
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
+from tuning_contract.algorithms import Advantage
 from tuning_contract.outcomes import INFRASTRUCTURE, SCORED, Outcome
 
 STDDEV_OFFSET = 1e-4
-"""Keeps a group of nearly equal rewards from dividing by nothing; the algorithm table's figure."""
+"""Keeps nearly equal rewards from being divided by next to nothing; the algorithm table's figure."""
 SMALL_GROUP = "SmallGroup"
 UNSCORED = "Unscored"
 
@@ -73,34 +75,67 @@ def is_scored(episode: Episode) -> bool:
     return episode.outcome in SCORED and episode.reward is not None
 
 
-def assign(episodes: Sequence[Episode], min_group_size: int) -> tuple[Assignment, ...]:
+def assign(episodes: Sequence[Episode], advantage: Advantage, min_group_size: int) -> tuple[Assignment, ...]:
     """Advantage or mask of each episode, in the order given.
 
-    advantage = (reward - mean of the group) / (standard deviation of the group + 1e-4), over the scored
-    episodes of the group only (GRPO, DeepSeekMath 2024). The standard deviation is the sample's, with
-    n - 1, as `torch.std` and TRL compute it; of one reward it is 0. A failed episode is neither a reward of
-    0 nor a member: it is left out of mean and deviation.
+    A failed episode is neither a reward of 0 nor a member: it is left out of every mean and deviation. Formulas, over
+    scored episodes only; the deviation is the sample's, with n - 1, as `torch.std` and TRL compute it:
+
+    - group: (reward - mean of the group) / (deviation of the group + 1e-4), as in GRPO (DeepSeekMath, 2024);
+    - leave_one_out: reward - mean of the others of the group, as in RLOO (Ahmadian et al., 2024);
+    - step: (reward - mean of the step) / (deviation of the step + 1e-4), as in REINFORCE++ (Hu, 2025). Groups below
+      `min_group_size` count in both.
+
+    Where all compared rewards are equal, or there is only one, the advantage is exactly 0.
 
     Args:
         episodes: all episodes of one step, any number of groups, in any order.
+        advantage: the column of the algorithm table.
         min_group_size: a group with fewer scored episodes is masked whole.
     """
-    rewards: dict[str, list[float]] = {}
-    for episode in episodes:
-        if is_scored(episode) and episode.reward is not None:
-            rewards.setdefault(episode.group, []).append(episode.reward)
-    return tuple(_assignment(episode, rewards.get(episode.group, []), min_group_size) for episode in episodes)
+    groups: dict[str, list[int]] = {}
+    for place, episode in enumerate(episodes):
+        if is_scored(episode):
+            groups.setdefault(episode.group, []).append(place)
+    pools = [list(chain.from_iterable(groups.values()))] if advantage is Advantage.STEP else list(groups.values())
+    formula = _against_others if advantage is Advantage.LEAVE_ONE_OUT else _standardised
+    advantages: dict[int, float] = {}
+    for pool in pools:
+        rewards = [reward for place in pool if (reward := episodes[place].reward) is not None]
+        advantages.update(zip(pool, formula(rewards), strict=True))
+    large = {group for group, members in groups.items() if len(members) >= min_group_size}
+    return tuple(
+        Assignment(masked=mask) if (mask := _mask(episode, large)) else Assignment(advantages[place])
+        for place, episode in enumerate(episodes)
+    )
 
 
-def _assignment(episode: Episode, rewards: list[float], min_group_size: int) -> Assignment:
+def _mask(episode: Episode, large: Set[str]) -> str:
+    """Why an episode does not train, empty when it does."""
     if episode.outcome not in SCORED:
-        return Assignment(masked=episode.outcome.value)
+        return episode.outcome.value
     if episode.reward is None:
-        return Assignment(masked=UNSCORED)
-    if len(rewards) < min_group_size:
-        return Assignment(masked=SMALL_GROUP)
-    mean = math.fsum(rewards) / len(rewards)
-    return Assignment(advantage=(episode.reward - mean) / (sample_stddev(rewards) + STDDEV_OFFSET))
+        return UNSCORED
+    return "" if episode.group in large else SMALL_GROUP
+
+
+def _standardised(rewards: Sequence[float]) -> list[float]:
+    if _are_equal(rewards):
+        return [0.0] * len(rewards)
+    mean, deviation = math.fsum(rewards) / len(rewards), sample_stddev(rewards)
+    return [(reward - mean) / (deviation + STDDEV_OFFSET) for reward in rewards]
+
+
+def _against_others(rewards: Sequence[float]) -> list[float]:
+    if _are_equal(rewards):
+        return [0.0] * len(rewards)
+    total, others = math.fsum(rewards), len(rewards) - 1
+    return [reward - (total - reward) / others for reward in rewards]
+
+
+def _are_equal(rewards: Sequence[float]) -> bool:
+    """Told by comparison: rounding can give a mean that differs from each of them, and a step that trains on it."""
+    return not rewards or min(rewards) == max(rewards)
 
 
 def sample_stddev(values: Sequence[float]) -> float:

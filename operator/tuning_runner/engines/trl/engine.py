@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from tuning_contract.algorithms import ALGORITHMS
 from tuning_contract.causes import Cause
 from tuning_contract.checkpoint import FORMAT_TRL, Manifest, complete_checkpoints
 from tuning_contract.directory import RunDirectory
@@ -34,6 +35,7 @@ from tuning_runner.engines.trl.model import (
 from tuning_runner.engines.trl.policy import BatchedPolicy, BatchLimits
 from tuning_runner.engines.trl.renderer import TokenizerRenderer
 from tuning_runner.engines.trl.sampling import Sampler
+from tuning_runner.engines.trl.settings import overrides, require_fit
 from tuning_runner.episode_host import EpisodeHost
 from tuning_runner.episodes import journal
 from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult
@@ -98,10 +100,12 @@ class TRLEngine:
 
     def check(self) -> None:
         """The preflight; user code and model are loaded side by side."""
+        overrides(self._run)  # a wrong key is told before anything is loaded
         started = time.monotonic()
         user_code = self._host.load_user_code()
         tokenizer = load_tokenizer(self._run.model)
         loaded = load_model(self._run.model, tokenizer)
+        require_fit(self._run, loaded.model)
         needed = checkpoint_bytes(loaded, self._run.algorithm.lora, self._run.checkpoint.keep_last)
         require_free_space(self._inputs.directory, needed)
         renderer = TokenizerRenderer(tokenizer, loaded.end_tokens)
@@ -311,7 +315,8 @@ class TRLEngine:
         return values
 
     def _with_advantages(self, results: Sequence[EpisodeResult]) -> list[EpisodeResult]:
-        assigned = assign([result.record for result in results], self._run.rollout.min_group_size)
+        advantage = ALGORITHMS[self._run.algorithm.type].advantage
+        assigned = assign([result.record for result in results], advantage, self._run.rollout.min_group_size)
         return [
             replace(result, record=result.record.assigned(given.advantage, given.masked))
             for result, given in zip(results, assigned, strict=True)

@@ -1,8 +1,9 @@
-"""One optimizer update from the rows of a step: TRL's GRPO loss, optimizer and schedule, in micro-batches by tokens.
+"""One optimizer update from the rows of a step: TRL's clipped loss, optimizer and schedule, in micro-batches by tokens.
 
 Called by `engine` between rollouts. TRL's own loop, sampler and generation are not used: the tasks of a step, the
-episodes and the advantages come from outside, and TRL sees finished rows. `_compute_loss` and
-`_get_per_token_logps_and_entropies` are private to TRL, so its version is pinned exactly.
+episodes and the advantages come from outside, and TRL sees finished rows, whatever the algorithm. `_compute_loss` and
+`_get_per_token_logps_and_entropies` are private to TRL, so its version is pinned exactly. Not here: the settings of
+TRL and PEFT (`settings`).
 """
 
 import contextlib
@@ -17,16 +18,17 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, set_peft_model_state_dict
+from peft import PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file
-from trl import GRPOConfig, GRPOTrainer
-from trl.trainer.utils import add_fused_lm_head
+from trl import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
 from tuning_contract.causes import Cause
 from tuning_contract.run_document import RunDocument
 from tuning_runner.engines.trl.batches import TrainingRow, collate, pack
 from tuning_runner.engines.trl.model import LoadedModel, write_model
 from tuning_runner.engines.trl.scoring import can_score, completion_logprobs
+from tuning_runner.engines.trl.settings import adapter_settings, trainer_settings
 from tuning_runner.episodes.errors import RunError
 
 KL_ROWS = 8
@@ -247,57 +249,22 @@ class Learner:
 
 
 def _make_trainer(loaded: LoadedModel, run: RunDocument, target_steps: int, scratch: Path) -> Any:
-    lora = run.algorithm.lora
-    adapter = None
-    if lora is not None:
-        adapter = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    disable_dropout_in_model(loaded.model)
     with warnings.catch_warnings():
         # TRL still speaks of gradient checkpointing by a name that transformers is about to drop.
         warnings.simplefilter("ignore", FutureWarning)
-        return _StepTrainer(
+        trainer = _StepTrainer(
             model=loaded.model,
             reward_funcs=[_no_reward],
-            args=_configuration(run, target_steps, scratch),
+            args=trainer_settings(run, target_steps, scratch),
             train_dataset=Dataset.from_list([{"prompt": ""}]),
             processing_class=loaded.tokenizer,
-            peft_config=adapter,
+            peft_config=adapter_settings(run),
         )
-
-
-def _configuration(run: RunDocument, target_steps: int, scratch: Path) -> GRPOConfig:
-    """TRL's settings: every hyperparameter from the run, everything else of TRL off."""
-    algorithm = run.algorithm
-    gpu = torch.cuda.is_available()
-    return GRPOConfig(
-        output_dir=str(scratch),
-        max_steps=target_steps,
-        seed=run.seed,
-        learning_rate=algorithm.learning_rate,
-        lr_scheduler_type="constant_with_warmup",
-        warmup_steps=algorithm.warmup_steps,
-        weight_decay=0.0,
-        max_grad_norm=algorithm.gradient_clip,
-        beta=algorithm.kl_coefficient,
-        # KL is GRPO's own, as the algorithm table has it; TRL would weigh it with the probability ratio.
-        use_bias_correction_kl=False,
-        epsilon=algorithm.clip_range,
-        loss_type="dapo",
-        importance_sampling_level="token",
-        temperature=run.model.sampling.temperature,
-        # Only checked against each other by TRL: batches are made here.
-        per_device_train_batch_size=algorithm.group_size,
-        num_generations=algorithm.group_size,
-        gradient_accumulation_steps=1,
-        steps_per_generation=1,
-        disable_dropout=True,
-        gradient_checkpointing=False,
-        use_cpu=not gpu,
-        bf16=gpu and torch.cuda.is_bf16_supported(),
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-    )
+    if trainer.args.activation_checkpointing:
+        # Transformers does so in its own training loop, which is not used.
+        trainer.model.activation_checkpointing_enable({"use_reentrant": False})
+    return trainer
 
 
 def _no_reward(prompts: list[Any], **_: Any) -> list[float]:

@@ -27,7 +27,12 @@ _LOGIT_SETTINGS = (
 
 
 def can_score(model: Any) -> bool:
-    """Whether the model is a plain decoder: full attention in every layer, logits straight from the last projection."""
+    """Whether the model is a plain decoder: full attention in every layer, logits straight from the last projection.
+
+    A model that computes its activations twice keeps no cache in the meantime, so it cannot share prompts.
+    """
+    if model.training and torch.is_grad_enabled() and model.is_activation_checkpointing:
+        return False
     config = model.config.get_text_config()
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
     plain = layers == {"full_attention"} and getattr(config, "sliding_window", None) is None

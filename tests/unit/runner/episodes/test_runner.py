@@ -15,6 +15,7 @@ from tests.unit.runner.episodes.scripted import (
     a_bench,
     some_limits,
 )
+from tuning_contract.algorithms import Advantage
 from tuning_contract.causes import Cause
 from tuning_contract.outcomes import Outcome
 from tuning_runner.console import say
@@ -140,7 +141,7 @@ async def test_a_judge_that_cannot_read_a_bare_reply_leaves_the_cut_off_episode_
     assert cut_off.record.error is not None
     assert "reached limits.seconds; no grade for the last reply" in cut_off.record.error.text
     assert "TypeError: string indices" in cut_off.record.error.text
-    assert assign([cut_off.record], min_group_size=1)[0].masked == "Unscored"
+    assert assign([cut_off.record], Advantage.GROUP, min_group_size=1)[0].masked == "Unscored"
 
 
 async def test_a_blocking_call_to_the_model_delays_no_other_episode() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.runner.episodes.scripted import ScriptedPolicy, a_bench
+from tuning_contract.algorithms import Advantage
 from tuning_contract.outcomes import Outcome
 from tuning_runner.groups import assign, failed_ratio, step_failure
 
@@ -40,7 +41,7 @@ async def test_advantages_equal_those_worked_out_by_hand_over_the_survivors(shar
     for record in records:
         if record.reward is not None:
             survivors[record.group].append(record.reward)
-    for record, assignment in zip(records, assign(records, min_group_size=2), strict=True):
+    for record, assignment in zip(records, assign(records, Advantage.GROUP, min_group_size=2), strict=True):
         if record in failed:
             assert (assignment.advantage, assignment.masked) == (None, "EnvironmentError")
             continue

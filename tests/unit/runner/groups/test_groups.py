@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tuning_contract.algorithms import Advantage
 from tuning_contract.causes import Cause
 from tuning_contract.outcomes import Outcome
 from tuning_runner.groups import (
@@ -39,8 +40,12 @@ def ended(outcome: Outcome, times: int = 1, where: str = "workflow", group: str 
     return [AnEpisode(group, outcome, None, AnError(f"text of {outcome.value}", where))] * times
 
 
+def by_group(episodes: list[AnEpisode], min_group_size: int) -> tuple[Assignment, ...]:
+    return assign(episodes, Advantage.GROUP, min_group_size)
+
+
 def test_advantages_are_reward_minus_mean_over_the_sample_standard_deviation() -> None:
-    assignments = assign(scored(1.0, 0.0, 0.0, 0.0), min_group_size=2)
+    assignments = by_group(scored(1.0, 0.0, 0.0, 0.0), min_group_size=2)
     # mean 1/4; deviations 3/4 and -1/4: squares 9/16 + 3/16 = 12/16, over n - 1 = 3 gives 1/4, root 1/2
     assert [assignment.advantage for assignment in assignments] == pytest.approx(
         [0.75 / 0.5001, *[-0.25 / 0.5001] * 3], abs=1e-15
@@ -49,7 +54,7 @@ def test_advantages_are_reward_minus_mean_over_the_sample_standard_deviation() -
 
 def test_a_failed_episode_is_neither_a_zero_nor_a_member_of_its_group() -> None:
     episodes = [*scored(1.0, 0.0), *ended(Outcome.ENVIRONMENT_ERROR, 6)]
-    assignments = assign(episodes, min_group_size=2)
+    assignments = by_group(episodes, min_group_size=2)
     # two survivors: mean 1/2, deviation root(1/4 + 1/4) = 0.70710678...
     expected = 0.5 / (math.sqrt(0.5) + 1e-4)
     assert assignments[0].advantage == pytest.approx(expected, abs=1e-15)
@@ -60,30 +65,30 @@ def test_a_failed_episode_is_neither_a_zero_nor_a_member_of_its_group() -> None:
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome not in ("Completed", "LimitReached")])
 def test_every_outcome_without_a_score_is_masked_under_its_name_even_with_a_reward(outcome: Outcome) -> None:
     episodes = [*scored(1.0, 0.0), AnEpisode("1.0", outcome, 5.0)]
-    assert assign(episodes, 2)[2] == Assignment(masked=outcome.value)
-    assert assign(episodes, 2)[:2] == assign(episodes[:2], 2)
+    assert by_group(episodes, 2)[2] == Assignment(masked=outcome.value)
+    assert by_group(episodes, 2)[:2] == by_group(episodes[:2], 2)
 
 
 def test_an_episode_at_its_limit_counts_with_its_grade_and_is_masked_without_one() -> None:
     episodes = [*scored(1.0), AnEpisode("1.0", Outcome.LIMIT_REACHED, 0.0), AnEpisode("1.0", Outcome.LIMIT_REACHED)]
-    graded, limit, ungraded = assign(episodes, min_group_size=2)
+    graded, limit, ungraded = by_group(episodes, min_group_size=2)
     assert graded.advantage == -limit.advantage if limit.advantage else None
     assert ungraded == Assignment(masked="Unscored")
 
 
 def test_a_group_below_the_least_size_is_masked_whole_and_others_are_not() -> None:
     episodes = [*scored(1.0), *ended(Outcome.LOST, 3), *scored(1.0, 0.0, group="1.1")]
-    assignments = assign(episodes, min_group_size=2)
+    assignments = by_group(episodes, min_group_size=2)
     assert assignments[0] == Assignment(masked="SmallGroup")
     assert assignments[4].advantage is not None
 
 
 def test_equal_rewards_have_advantage_zero() -> None:
-    assert assign(scored(0.3, 0.3, 0.3), 2) == (Assignment(advantage=0.0),) * 3
+    assert by_group(scored(0.3, 0.3, 0.3), 2) == (Assignment(advantage=0.0),) * 3
 
 
 def test_a_lone_episode_that_is_allowed_has_advantage_zero() -> None:
-    assert assign(scored(0.7), min_group_size=1) == (Assignment(advantage=0.0),)
+    assert by_group(scored(0.7), min_group_size=1) == (Assignment(advantage=0.0),)
 
 
 def test_the_failed_ratio_counts_infrastructure_only() -> None:
