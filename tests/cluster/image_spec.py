@@ -15,6 +15,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KEY_LENGTH = 16
+PREVIOUS_VERSION = "0.1.0"
+"""Of the chart; its code and its chart lie below tests/e2e/releases."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class ImageSpec:
     fixed_times: bool = False
     """Give all files the same time: the layer with the model is then the same blob on every new runner, and is neither
     pushed nor pulled again. Not for images with Python's byte code, which is valid for one time of its source only."""
+
+    for_tests: bool = False
+    """Nobody but the end-to-end tests has a use for it."""
 
     def text(self, root: Path) -> str:
         """The Dockerfile, without the stages after `stage`.
@@ -57,6 +62,12 @@ def _example(name: str) -> ImageSpec:
     )
 
 
+def _previous(name: str) -> ImageSpec:
+    """An image with the code of the version before this one, which end-to-end tests upgrade from."""
+    folder, dockerfile = Path("tests/e2e/releases") / PREVIOUS_VERSION, Path("tests/e2e/images/previous.Dockerfile")
+    return ImageSpec(f"{name}-{PREVIOUS_VERSION}", dockerfile, folder, parent=name, for_tests=True)
+
+
 _RUNNER = Path("images/runner-trl/Dockerfile")
 SPECS = {
     spec.name: spec
@@ -66,9 +77,12 @@ SPECS = {
         ImageSpec("runner-trl", _RUNNER),
         _example("math-agent"),
         _example("tiny"),
+        _previous("operator"),
+        _previous("tiny"),
     )
 }
-PUBLISHED = tuple(name for name, spec in SPECS.items() if spec.stage is None)
+BUILDABLE = tuple(name for name, spec in SPECS.items() if spec.stage is None)
+PUBLISHED = tuple(name for name in BUILDABLE if not SPECS[name].for_tests)
 
 
 def image_key(name: str, base_key: str, root: Path = REPOSITORY) -> str:

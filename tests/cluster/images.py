@@ -19,7 +19,7 @@ from tests.cluster import registry
 from tests.cluster.base_image import base_key, ensure_base_image
 from tests.cluster.buildah import Buildah, build_time_mounts, images_folder, locked, say, timed
 from tests.cluster.errors import ClusterError, UnavailableError
-from tests.cluster.image_spec import PUBLISHED, SPECS, ImageSpec, ignore_file, image_key, snapshot
+from tests.cluster.image_spec import BUILDABLE, PUBLISHED, SPECS, ImageSpec, ignore_file, image_key, snapshot
 
 _NAMESPACE = "agent-tuning"
 UNAVAILABLE = 5
@@ -121,12 +121,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.images", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("build", help="build and push what changed, print the references")
-    command.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PUBLISHED)}; default: all")
+    command.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BUILDABLE)}; default: {', '.join(PUBLISHED)}"
+    )
     command.add_argument("-o", "--output", choices=("text", "json"), default="text")
     chosen = parser.parse_args(arguments)
-    unknown = sorted(set(chosen.names) - set(PUBLISHED))
+    unknown = sorted(set(chosen.names) - set(BUILDABLE))
     if unknown:
-        parser.error(f"no such image: {', '.join(unknown)} (there are {', '.join(PUBLISHED)})")
+        parser.error(f"no such image: {', '.join(unknown)} (there are {', '.join(BUILDABLE)})")
     try:
         with timed("all"):
             references = build(chosen.names or PUBLISHED)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.image_spec import (
+    PREVIOUS_VERSION,
     PUBLISHED,
     REPOSITORY,
     SPECS,
@@ -19,6 +20,9 @@ from tests.cluster.image_spec import (
 BASE = "base-1"
 RUNNER_CODE = "operator/tuning_runner/__init__.py"
 CONTRACT_CODE = "operator/tuning_contract/__init__.py"
+TINY_BEFORE = f"tiny-{PREVIOUS_VERSION}"
+EXAMPLES = {"math-agent", "tiny", TINY_BEFORE}
+OPERATORS = {"operator", f"operator-{PREVIOUS_VERSION}"}
 
 
 @pytest.fixture
@@ -50,14 +54,14 @@ def test_a_snapshot_has_the_same_keys_as_the_repository_it_was_made_from(sources
 @pytest.mark.parametrize(
     ("path", "images"),
     [
-        (RUNNER_CODE, {"runner-trl", "math-agent", "tiny"}),
-        (CONTRACT_CODE, {"operator", "runner-trl", "math-agent", "tiny"}),
-        ("operator/tuning_sidecar/__init__.py", {"operator"}),
-        ("images/operator/requirements.txt", {"operator"}),
-        ("images/runner-trl/requirements.txt", {"runner-trl", "runner-trl-dependencies", "math-agent", "tiny"}),
+        (RUNNER_CODE, {"runner-trl", *EXAMPLES}),
+        (CONTRACT_CODE, {*OPERATORS, "runner-trl", *EXAMPLES}),
+        ("operator/tuning_sidecar/__init__.py", OPERATORS),
+        ("images/operator/requirements.txt", OPERATORS),
+        ("images/runner-trl/requirements.txt", {"runner-trl", "runner-trl-dependencies", *EXAMPLES}),
         ("images/examples/math-agent/math_agent.py", {"math-agent"}),
-        ("images/examples/tiny/build_model.py", {"tiny"}),
-        ("images/examples/tiny/Dockerfile", {"tiny"}),
+        ("images/examples/tiny/build_model.py", {"tiny", TINY_BEFORE}),
+        ("images/examples/tiny/Dockerfile", {"tiny", TINY_BEFORE}),
     ],
 )
 def test_a_changed_file_changes_the_keys_of_the_images_that_hold_it(sources: Path, path: str, images: set[str]) -> None:
