@@ -72,24 +72,36 @@ class Reason(StrEnum):
 
     VALID = "Valid"
     """Accepted: everything the spec needs is there."""
-    INVALID = "Invalid"
-    """Accepted: the object cannot be read; an older or newer CRD let it in."""
     NOT_AVAILABLE = "NotAvailable"
     """Accepted: a known engine or algorithm that this version does not have."""
-    REFERENCE_NOT_FOUND = "ReferenceNotFound"
-    """Accepted: a ConfigMap, or a key in it, is missing."""
-    NAME_CONFLICT = "NameConflict"
-    """Accepted or Degraded: an object of the child's name belongs to somebody else."""
     IMAGE_NOT_SET = "ImageNotSet"
     """Accepted: neither the run nor the installation names an image for the Ray containers."""
     KUBERAY_MISSING = "KubeRayMissing"
     """Accepted: the API server does not serve RayClusters."""
+    KUBERAY_TOO_OLD = "KubeRayTooOld"
+    """Accepted: the API server serves RayClusters that lack fields which the operator sets; the message names them."""
+    NODE_POOL_UNKNOWN = "NodePoolUnknown"
+    """Accepted: the installation has no node pool of that name; the message names those that it has."""
+    NODE_POOL_TOO_SMALL = "NodePoolTooSmall"
+    """Accepted: a pod asks for more GPUs than a node of its pool has."""
+    REFERENCE_NOT_FOUND = "ReferenceNotFound"
+    """Accepted: a ConfigMap, a key in it, a PersistentVolumeClaim or a TuningRun that the run needs is missing."""
+    RUN_NOT_FINISHED = "RunNotFinished"
+    """Accepted: the run whose final model is wanted has not succeeded, or has failed."""
+    CLAIM_UNFIT = "ClaimUnfit"
+    """Accepted: a claim has no access mode that lets the pods of the run use it as they must."""
+    INVALID = "Invalid"
+    """Accepted: the object cannot be read, or what would be made of it is refused."""
+    NAME_CONFLICT = "NameConflict"
+    """Accepted or Degraded: an object of the child's name belongs to somebody else."""
     NO_QUEUE = "NoQueue"
     """Admitted: the run names no queue, so it waits for nobody."""
     CREATING = "Creating"
     """ClusterReady: the RayCluster is made, its pods are not ready yet."""
     READY = "Ready"
     """ClusterReady: head and workers are ready."""
+    WORKERS_MISSING = "WorkersMissing"
+    """ClusterReady: the training has begun, and some of its workers are not ready now."""
     RELEASED = "Released"
     """ClusterReady: the run has ended and its cluster is given back."""
     WAITING_FOR_CLUSTER = "WaitingForCluster"
@@ -120,6 +132,22 @@ class Reason(StrEnum):
     """Finished, Succeeded: the run is active."""
     COMPLETED = "Completed"
     """Finished, Succeeded: all steps done, evaluated and saved."""
+
+
+REASONS_OF_REJECTION = (
+    Reason.NOT_AVAILABLE,
+    Reason.IMAGE_NOT_SET,
+    Reason.KUBERAY_MISSING,
+    Reason.KUBERAY_TOO_OLD,
+    Reason.NODE_POOL_UNKNOWN,
+    Reason.NODE_POOL_TOO_SMALL,
+    Reason.REFERENCE_NOT_FOUND,
+    Reason.RUN_NOT_FINISHED,
+    Reason.CLAIM_UNFIT,
+    Reason.INVALID,
+    Reason.NAME_CONFLICT,
+)
+"""All reasons of Accepted=False."""
 
 
 class Condition(ApiModel):

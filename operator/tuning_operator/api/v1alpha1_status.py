@@ -55,6 +55,15 @@ class DisplayStatus(ApiModel):
     """Time left."""
 
 
+class ModelSourceStatus(ApiModel):
+    """The finished run whose final model this run starts from, as it was when this run was accepted."""
+
+    run_uid: Annotated[Word | None, Field(alias="runUID")] = None
+    """UID of that run; another run of its name is another model."""
+    claim_name: Name | None = None
+    """Claim that holds the model."""
+
+
 class AttemptRecord(ApiModel):
     """An attempt that has ended."""
 
@@ -154,6 +163,8 @@ class TuningRunStatus(ApiModel):
     """What is known, by type."""
     attempt: AttemptStatus = AttemptStatus()
     """The current attempt."""
+    model_source: ModelSourceStatus = ModelSourceStatus()
+    """Where the model of another run lies, for a run that starts from one."""
     display: DisplayStatus = DisplayStatus()
     """Texts for the printer columns."""
     history: Annotated[tuple[AttemptRecord, ...], Field(max_length=10)] = ()
