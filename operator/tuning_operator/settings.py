@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuning_contract.environment import CA_VARIABLES, HUB_HOME
+from tuning_operator.api.model import CONFIG_KEY_PATTERN, DNS_LABEL_PATTERN, DNS_SUBDOMAIN_PATTERN, LABEL_PATTERN
 from tuning_operator.api.v1alpha1_execution import RESERVED_VARIABLES, DeletionPolicy
 from tuning_operator.errors import SettingsError
 
@@ -20,10 +21,10 @@ LOG_FORMATS = ("plain", "json")
 GPU_RESOURCE = "nvidia.com/gpu"
 """What a pod asks for when it wants a GPU and its pool says nothing else."""
 
-_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_RESOURCE = "[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-_OBJECT_NAME = "([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?"
-_KEY = "[A-Za-z0-9._-]{1,253}"
+_POOL_NAME = rf"(?=.{{1,63}}$){DNS_LABEL_PATTERN}"
+_RESOURCE = rf"(?=[^/]+/){LABEL_PATTERN}"
+"""Kubernetes has no extended resource without a domain."""
+_OBJECT_NAME = rf"({DNS_SUBDOMAIN_PATTERN})?"
 _VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
 
 
@@ -61,7 +62,7 @@ class RunDefaults:
     deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN
     """What becomes of a claim that was made for a run, when the run is deleted."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the Ray containers; a run's own of the same name wins."""
+    """Variables of the Ray containers, taken literally; a run's own of the same name wins."""
     ca_bundle: CaBundle | None = None
     """Trusted by Python in the Ray containers, instead of the image's own authorities."""
     hub_cache_claim: str = ""
@@ -156,7 +157,7 @@ def _node_pools(value: "_Value") -> dict[str, NodePool]:
 def _node_pool(value: "_Value") -> NodePool:
     value.must_only_have("name", "nodeSelector", "tolerations", "resourceName", "maxGPUsPerNode")
     return NodePool(
-        name=value.at("name").text(_LABEL, "use 1 to 63 small letters, digits and hyphens"),
+        name=value.at("name").text(_POOL_NAME, "use 1 to 63 small letters, digits and hyphens"),
         node_selector=value.at("nodeSelector").texts(),
         tolerations=tuple(_toleration(item) for item in value.at("tolerations").items()),
         resource_name=value.at("resourceName").text(
@@ -191,7 +192,7 @@ def _run_defaults(value: "_Value") -> RunDefaults:
 def _ca_bundle(value: "_Value") -> CaBundle | None:
     value.must_only_have("configMap", "key")
     config_map = value.at("configMap").text(_OBJECT_NAME, "name a ConfigMap")
-    key = value.at("key").text(_KEY, "name a key of the ConfigMap", CaBundle.key)
+    key = value.at("key").text(CONFIG_KEY_PATTERN, "name a key of the ConfigMap", CaBundle.key)
     return CaBundle(config_map, key) if config_map else None
 
 

@@ -137,6 +137,11 @@ def test_a_misspelt_value_is_refused_by_its_name_at_every_level(path: str) -> No
         ("nodePools[0].resourceName=gpu", "at '/nodePools/0/resourceName': 'gpu' does not match pattern"),
         ("nodePools[0].nodeSelector.gpu=true", "at '/nodePools/0/nodeSelector/gpu': got boolean, want string"),
         ("nodePools[0].tolerations[0].effect=No", "at '/nodePools/0/tolerations/0/effect': value must be one of"),
+        ("nodePools[0].tolerations[0].value=x", "at '/nodePools/0/tolerations/0': missing property 'key'"),
+        (
+            "nodePools[0].tolerations[0].tolerationSeconds=9",
+            "at '/nodePools/0/tolerations/0': missing property 'effect'",
+        ),
         ("defaults.deletionPolicy=Keep", "at '/defaults/deletionPolicy': value must be one of 'Retain', 'Delete'"),
         ("defaults.env[0].name=A", "at '/defaults/env/0': missing property 'value'"),
         ("defaults.env[0].value=1", "at '/defaults/env/0/value': got number, want string"),
@@ -149,6 +154,11 @@ def test_a_wrong_value_is_refused_with_its_place(option: str, message: str) -> N
     with pytest.raises(ValueError, match="values don't meet the specifications of the schema") as caught:
         render(option)
     assert message in str(caught.value)
+
+
+def test_two_pools_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="nodePools: a100 is there twice: give each pool a name of its own"):
+        render("nodePools[0].name=a100", "nodePools[1].name=cpu", "nodePools[2].name=a100")
 
 
 def test_every_value_is_described_in_the_schema() -> None:

@@ -17,3 +17,15 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
+
+{{- /* Node pools as JSON. The schema cannot compare two items of a list. */ -}}
+{{- define "operator.nodePools" -}}
+{{- $known := dict -}}
+{{- range .Values.nodePools -}}
+{{- if hasKey $known .name -}}
+{{- fail (printf "nodePools: %s is there twice: give each pool a name of its own" .name) -}}
+{{- end -}}
+{{- $_ := set $known .name true -}}
+{{- end -}}
+{{- toJson .Values.nodePools -}}
+{{- end -}}

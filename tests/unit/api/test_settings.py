@@ -111,6 +111,7 @@ def test_a_bundle_has_the_usual_key_unless_it_says_another() -> None:
     [
         ("cpu", 'nodePools[0] is "cpu": an object is needed'),
         ({}, 'nodePools[0].name is "": use 1 to 63 small letters, digits and hyphens'),
+        ({"name": "a" * 64}, f'nodePools[0].name is "{"a" * 64}": use 1 to 63 small letters, digits and hyphens'),
         ({"name": "A_100"}, 'nodePools[0].name is "A_100": use 1 to 63 small letters, digits and hyphens'),
         (
             A100 | {"taints": []},
