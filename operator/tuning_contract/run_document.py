@@ -13,6 +13,12 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any
 
+LATER = {"later": True}
+"""Of a field that an earlier minor version did not have: it is left out of run.json while it says nothing new.
+
+So an older runner reads a run that it can run, and agrees on its digest; `requires` keeps it from all others.
+"""
+
 
 @dataclass(frozen=True)
 class RunIdentity:
@@ -29,7 +35,7 @@ class EngineSettings:
 
     type: str
     ray_version: str
-    config: str = "{}"
+    config: str = field(default="{}", metadata=LATER)
     """Engine-native overrides as JSON text; `engine_config` says which keys are reserved."""
 
 
@@ -68,7 +74,7 @@ class ModelSettings:
     sampling: Sampling = Sampling()
     chat_template_path: str | None = None
     """File that replaces the model's own template."""
-    hub: HubSource | None = None
+    hub: HubSource | None = field(default=None, metadata=LATER)
     """Where the base model is downloaded from, if `path` is empty."""
 
 
@@ -82,8 +88,8 @@ class EvaluationSet:
     samples_per_task: int = 1
     sampling: Sampling = Sampling()
     max_tasks: int | None = None
-    hub: HubSource | None = None
-    split: str | None = None
+    hub: HubSource | None = field(default=None, metadata=LATER)
+    split: str | None = field(default=None, metadata=LATER)
     """Which files of a folder: those of this split; None leaves the choice to the reader of the folder."""
 
 
@@ -97,8 +103,8 @@ class DatasetSettings:
     hidden_fields: tuple[str, ...] = ()
     """Fields of a row that only the judge sees."""
     evaluation: tuple[EvaluationSet, ...] = ()
-    hub: HubSource | None = None
-    split: str | None = None
+    hub: HubSource | None = field(default=None, metadata=LATER)
+    split: str | None = field(default=None, metadata=LATER)
     """Which files of a folder: those of this split; None leaves the choice to the reader of the folder."""
 
 
@@ -177,7 +183,7 @@ class ExpectedCluster:
     nodes: int
     """Head and all worker pods."""
     gpus: int
-    episode_nodes: int = 0
+    episode_nodes: int = field(default=0, metadata=LATER)
     """Worker pods on which episodes run, as Ray actors; 0: in processes beside the trainer."""
 
 
@@ -237,10 +243,15 @@ def _camel(name: str) -> str:
 
 def _to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {_camel(item.name): _to_json(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        items = [(item, getattr(value, item.name)) for item in dataclasses.fields(value)]
+        return {_camel(item.name): _to_json(held) for item, held in items if not _says_nothing_new(item, held)}
     if isinstance(value, tuple):
         return [_to_json(item) for item in value]
     return value
+
+
+def _says_nothing_new(item: dataclasses.Field[Any], value: Any) -> bool:
+    return "later" in item.metadata and bool(value == item.default)
 
 
 def _from_json(kind: Any, value: Any, where: str) -> Any:
