@@ -15,11 +15,18 @@ from pydantic_core import CoreSchema
 
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 CONFIG_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
-PATH_PATTERN = r"^/.+$"
-RELATIVE_PATH_PATTERN = r"^[^./][^/]*(/[^./][^/]*)*$"
-LABEL_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?$"
+_PATH_PART = r"([^/.]|\.[^/.]|\.\.[^/])[^/]*"
+"""A name in a path; `.` and `..` are none, so that a path cannot leave the folder that it is in."""
+PATH_PATTERN = rf"^(/{_PATH_PART})+$"
+MOUNT_PATH_PATTERN = PATH_PATTERN.replace("[^/", "[^/:")
+"""Kubernetes takes no colon in the path of a mount."""
+RELATIVE_PATH_PATTERN = rf"^{_PATH_PART}(/{_PATH_PART})*$"
+LABEL_PATTERN = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
+)
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -42,6 +49,7 @@ ConfigKey = Annotated[str, Field(min_length=1, max_length=253, pattern=CONFIG_KE
 Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOINT_PATTERN)]
 Path = Annotated[str, Field(min_length=2, max_length=1024, pattern=PATH_PATTERN)]
 RelativePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=RELATIVE_PATH_PATTERN)]
+DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL_PATTERN)]
 LabelKey = Annotated[str, Field(min_length=1, max_length=317, pattern=LABEL_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
 
@@ -91,6 +99,25 @@ def exactly_one(*fields: str) -> Rule:
     present = ", ".join(f"has(self.{name})" for name in fields)
     names = ", ".join(f"`{name}`" for name in fields)
     return rule(f"[{present}].filter(set, set).size() == 1", f"set exactly one of {names}")
+
+
+def more_than_zero(field: str) -> Rule:
+    """A rule for a quantity that may be absent, as it is while the server judges the default of its parent."""
+    expression = f"!has(self.{field}) || quantity(string(self.{field})).isGreaterThan(quantity('0'))"
+    return rule(expression, f"`{field}` must be more than 0", field)
+
+
+def valid_keys(field: str) -> Rule:
+    """A rule for a map of labels or annotations, whose keys a structural schema cannot bound.
+
+    A regular expression is over the server's budget, which takes a key for as long as a request; `format` is not.
+    """
+    return rule(
+        f"!has(self.{field}) || self.{field}.all(key, !format.qualifiedName().validate(key).hasValue())",
+        f"`{field}` must have keys such as team or example.com/team: at most 63 letters, digits, hyphens, underscores "
+        "and dots, with or without a domain and a slash before them",
+        field,
+    )
 
 
 def immutable(fields: tuple[str, ...], way_out: str) -> tuple[Rule, ...]:

@@ -26,8 +26,8 @@ _KEPT = frozenset(
 )  # fmt: skip
 _TRANSLATED = frozenset(
     {
-        "title", "default", "examples", "properties", "items", "additionalProperties", "propertyNames", "anyOf",
-        "exclusiveMinimum", "exclusiveMaximum",
+        "title", "default", "examples", "properties", "items", "additionalProperties", "patternProperties",
+        "propertyNames", "anyOf", "exclusiveMinimum", "exclusiveMaximum",
     }
 )  # fmt: skip
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
@@ -85,9 +85,8 @@ class _Translation:
             }
         if "items" in source:
             result["items"] = self.translate(source["items"], f"{where}[]")
-        if isinstance(source.get("additionalProperties"), Mapping):
-            # A structural schema has no bounds for the keys of a map; the rules of the object above check them.
-            result["additionalProperties"] = self.translate(source["additionalProperties"], f"{where}{{}}")
+        if values := _values_of_map(source):
+            result["additionalProperties"] = self.translate(values, f"{where}{{}}")
         if self._defaults:
             _set_default(source, result)
         if "description" in source:
@@ -120,6 +119,15 @@ class _Translation:
                 result[exclusive] = True
 
 
+def _values_of_map(source: Schema) -> Mapping[str, Any] | None:
+    """The schema of a map's values, None for what is no map.
+
+    A structural schema has no bounds for keys: a rule of the object above checks them, as `model.valid_keys` does.
+    """
+    candidates = [*source.get("patternProperties", {}).values(), source.get("additionalProperties")]
+    return next((found for found in candidates if isinstance(found, Mapping)), None)
+
+
 def _set_default(source: Schema, result: Schema) -> None:
     if "default" not in source:
         return
@@ -136,7 +144,7 @@ def _set_default(source: Schema, result: Schema) -> None:
 def _described(source: Schema, result: Schema) -> str:
     """The docstring in one line, followed by default and example."""
     sentences = [" ".join(source["description"].split())]
-    if result.get("type") != "object":
+    if "properties" not in result:
         if "default" in result:
             sentences.append(f"Default: {_text(result['default'])}.")
         if source.get("examples"):

@@ -10,16 +10,20 @@ from pydantic import Field
 
 from tuning_operator.api.model import (
     DNS_LABEL_PATTERN,
+    MOUNT_PATH_PATTERN,
     ApiModel,
+    DnsLabel,
     FreeForm,
+    LabelKey,
     LabelValue,
     ObjectName,
-    Path,
     Quantity,
     Rule,
     exactly_one,
     list_map,
+    more_than_zero,
     rule,
+    valid_keys,
 )
 from tuning_operator.api.v1alpha1_scheduling import Affinity, Toleration
 
@@ -33,7 +37,11 @@ RESERVED_MOUNTS = (
 )
 """Folders of the pods that the operator mounts, or where the images have our code."""
 
-NodeLabels = Annotated[dict[str, LabelValue], Field(max_length=16, examples=[{"kubernetes.io/arch": "amd64"}])]
+MOST_WORKERS = 1000
+"""Worker pods of a run, all groups together."""
+
+MountPath = Annotated[str, Field(min_length=2, max_length=1024, pattern=MOUNT_PATH_PATTERN)]
+NodeLabels = Annotated[dict[LabelKey, LabelValue], Field(max_length=16, examples=[{"kubernetes.io/arch": "amd64"}])]
 
 
 class VolumeConfigMap(ApiModel):
@@ -53,6 +61,8 @@ class VolumeSecret(ApiModel):
 class VolumeScratch(ApiModel):
     """An empty folder that lasts as long as the pod."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (more_than_zero("sizeLimit"),)
+
     size_limit: Annotated[Quantity, Field(examples=["10Gi"])] = "10Gi"
     """Most that may be written into it, as a Kubernetes quantity; the pod is evicted when it is more."""
 
@@ -63,19 +73,30 @@ class VolumeSpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         exactly_one("claimName", "configMap", "secret", "emptyDir"),
         rule(
-            f"!{list(RESERVED_MOUNTS)!r}.exists("
-            "place, self.mountPath == place || self.mountPath.startsWith(place + '/'))",
-            "`mountPath` must not be in a folder of the operator's: mount it elsewhere, such as below /data",
+            f"!{list(RESERVED_MOUNTS)!r}.exists(place, (self.mountPath + '/').startsWith(place + '/') || "
+            "place.startsWith(self.mountPath + '/'))",
+            "`mountPath` must not be, be in or hold a folder of the operator's, which are "
+            f"{', '.join(RESERVED_MOUNTS)}: mount it elsewhere, such as below /data",
             "mountPath",
+        ),
+        rule(
+            "!has(self.emptyDir) || !has(self.readOnly) || !self.readOnly",
+            "`readOnly` must not be true with `emptyDir`, which would stay empty: leave it out",
+            "readOnly",
+        ),
+        rule(
+            "!(has(self.configMap) || has(self.secret)) || !has(self.readOnly) || self.readOnly",
+            "`readOnly` must not be false with `configMap` or `secret`, which a pod cannot write: leave it out",
+            "readOnly",
         ),
     )
 
     name: Annotated[str, Field(min_length=1, max_length=50, pattern=DNS_LABEL_PATTERN, examples=["corpus"])]
     """Name of the volume, unique in the pod."""
-    mount_path: Annotated[Path, Field(examples=["/data/corpus"])]
-    """Absolute path at which the Ray container sees it."""
-    read_only: Annotated[bool, Field(examples=[False])] = True
-    """Whether the container may only read it; an emptyDir is of use only when this is false."""
+    mount_path: Annotated[MountPath, Field(examples=["/data/corpus"])]
+    """Absolute path at which the Ray container sees it, unique in the pod."""
+    read_only: Annotated[bool, Field(examples=[False])] | None = None
+    """Whether the container may only read it. Without it: true, but for an emptyDir, which is there to be written."""
     claim_name: Annotated[ObjectName, Field(examples=["corpus"])] | None = None
     """PersistentVolumeClaim in the run's namespace."""
     config_map: VolumeConfigMap | None = None
@@ -85,27 +106,36 @@ class VolumeSpec(ApiModel):
     empty_dir: VolumeScratch | None = None
     """Empty folder for scratch files, gone with the pod."""
 
+    @property
+    def mounted_read_only(self) -> bool:
+        """`readOnly` resolved: what is not said depends on the kind of volume."""
+        return self.empty_dir is None if self.read_only is None else self.read_only
+
 
 class PodSpec(ApiModel):
     """What head and workers have in common: resources, nodes, volumes."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        valid_keys("nodeSelector"),
         # A default is judged before the defaults below it are filled in, hence has().
-        rule(
-            "!has(self.cpu) || quantity(string(self.cpu)).isGreaterThan(quantity('0'))",
-            "`cpu` must be more than 0",
-            "cpu",
-        ),
+        more_than_zero("cpu"),
         rule(
             "!has(self.memory) || quantity(string(self.memory)).compareTo(quantity('512Mi')) >= 0",
             "`memory` must be at least 512Mi: Ray alone needs that",
             "memory",
         ),
+        more_than_zero("sharedMemory"),
         rule(
             "!has(self.memory) || !has(self.sharedMemory) || "
             "quantity(string(self.sharedMemory)).isLessThan(quantity(string(self.memory)))",
             "`sharedMemory` must be less than `memory`: it is part of it",
             "sharedMemory",
+        ),
+        rule(
+            "!has(self.volumes) || self.volumes.all(one, "
+            "self.volumes.exists_one(other, other.mountPath == one.mountPath))",
+            "`volumes[].mountPath` must differ from each other: a path shows one volume only",
+            "volumes",
         ),
     )
 
@@ -114,12 +144,10 @@ class PodSpec(ApiModel):
     memory: Annotated[Quantity, Field(examples=["32Gi"])] = "16Gi"
     """Memory, as a Kubernetes quantity: requested and limit."""
     shared_memory: Annotated[Quantity, Field(examples=["8Gi"])] = "1Gi"
-    """Size of /dev/shm, where Ray keeps its objects, as a Kubernetes quantity; it counts against memory."""
+    """Size of /dev/shm, where Ray keeps its objects, as a Kubernetes quantity; it counts against `memory`."""
     gpus: Annotated[int, Field(ge=0, le=16, examples=[1])] = 0
     """Number of GPUs, of the kind that the node pool offers, NVIDIA GPUs without a pool."""
-    node_pool: (
-        Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL_PATTERN, examples=["a100"])] | None
-    ) = None
+    node_pool: Annotated[DnsLabel, Field(examples=["a100"])] | None = None
     """Node pool of the installation on whose nodes the pod runs; it brings node selector, tolerations and the kind of
     GPU. Without it: any node."""
     node_selector: NodeLabels = Field(default_factory=dict)
@@ -142,13 +170,13 @@ class HeadSpec(PodSpec):
 
 
 class WorkerSpec(PodSpec):
-    """A group of equal worker pods."""
+    """A group of equal worker pods of the Ray cluster."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *PodSpec.rules,
         rule(
-            "self.name != 'headgroup'",
-            "`name` must not be headgroup: KubeRay calls the head so; choose another",
+            "self.name != 'head' && self.name != 'headgroup'",
+            "`name` must not be head or headgroup: KubeRay and Kueue call the head so; choose another",
             "name",
         ),
     )
@@ -161,6 +189,14 @@ class WorkerSpec(PodSpec):
 
 class ClusterSpec(ApiModel):
     """The Ray cluster of each attempt."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        rule(
+            f"!has(self.workers) || self.workers.map(worker, worker.replicas).sum() <= {MOST_WORKERS}",
+            f"`workers[].replicas` must be at most {MOST_WORKERS} in sum: use fewer, larger pods",
+            "workers",
+        ),
+    )
 
     head: HeadSpec = HeadSpec()
     """The head pod, which trains with engine TRL."""

@@ -43,7 +43,7 @@ class DeletionPolicy(StrEnum):
 
 
 class AccessMode(StrEnum):
-    """How a claim may be mounted."""
+    """How a claim may be mounted, and by how many nodes or pods."""
 
     READ_WRITE_ONCE = "ReadWriteOnce"
     READ_WRITE_MANY = "ReadWriteMany"
@@ -57,7 +57,8 @@ class EnvironmentVariable(ApiModel):
         exactly_one("value", "valueFrom"),
         rule(
             f"!self.name.startsWith('TUNING_') && !(self.name in {list(RESERVED_VARIABLES)!r})",
-            "this variable is set by the operator: choose another name",
+            "`name` must not be a variable that the operator or KubeRay sets, which are TUNING_* and "
+            f"{', '.join(RESERVED_VARIABLES)}: choose another",
             "name",
         ),
     )
@@ -75,7 +76,9 @@ class EnvironmentVariable(ApiModel):
 class WorkflowSpec(ApiModel):
     """The user's agent and its judge."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (rule("has(self.entrypoint)", "set `entrypoint`", "entrypoint"),)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        rule("has(self.entrypoint)", "set `entrypoint`: the agent as module:function", "entrypoint"),
+    )
 
     image: (
         Annotated[
@@ -104,6 +107,19 @@ class WorkflowSpec(ApiModel):
 class ClaimTemplate(ApiModel):
     """A claim to be made for the run."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        rule(
+            "quantity(string(self.size)).compareTo(quantity('1Mi')) >= 0",
+            "`size` must be at least 1Mi: it holds the checkpoints and the final model",
+            "size",
+        ),
+        rule(
+            "!('ReadWriteOncePod' in self.accessModes) || self.accessModes.size() == 1",
+            "`accessModes` must not have others beside ReadWriteOncePod: choose one",
+            "accessModes",
+        ),
+    )
+
     storage_class_name: Annotated[ObjectName, Field(examples=["fast"])] | None = None
     """Storage class of the claim. Without it: the installation's choice, or else the cluster's default class."""
     size: Annotated[Quantity, Field(examples=["200Gi"])] = "20Gi"
@@ -121,9 +137,9 @@ class CheckpointVolume(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (exactly_one("claimTemplate", "claimName"),)
 
     claim_template: ClaimTemplate | None = None
-    """Make a claim for this run."""
+    """Make a claim for this run, named like its other children."""
     claim_name: Annotated[ObjectName, Field(examples=["tuning-results"])] | None = None
-    """Use this claim, which may be shared: each run has a folder of its own. It is never deleted."""
+    """Use this PersistentVolumeClaim, which may be shared: each run has a folder of its own. It is never deleted."""
 
 
 class CheckpointSpec(ApiModel):
@@ -139,7 +155,7 @@ class CheckpointSpec(ApiModel):
     )
 
     volume: CheckpointVolume
-    """The volume of the run."""
+    """The claim that keeps what the run makes."""
     keep_last: Annotated[int, Field(ge=1, le=1000, examples=[5])] = 3
     """Checkpoints to keep; older ones are deleted."""
     deletion_policy: Annotated[DeletionPolicy, Field(examples=["Delete"])] | None = None
@@ -149,6 +165,15 @@ class CheckpointSpec(ApiModel):
 
 class RemoteWrite(ApiModel):
     """A Prometheus that accepts pushes."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        rule(
+            "!self.url.matches('^https?://[^/?#]*@')",
+            "`url` must not hold a user or a password, which everyone who reads the run would see: use a receiver "
+            "that needs none, or a proxy in the cluster that adds them",
+            "url",
+        ),
+    )
 
     url: Annotated[
         str,

@@ -4,11 +4,23 @@ Parsed by `v1alpha1`, rendered into the CRD by `crd`. Its parts are `v1alpha1_tr
 `v1alpha1_execution` and `v1alpha1_cluster`.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tuning_operator.api.model import ApiModel, LabelValue, ObjectName, Rule, immutable, list_map, rule
+from tuning_contract.algorithms import ENGINES, Engine
+from tuning_operator.api.model import (
+    ApiModel,
+    LabelKey,
+    LabelValue,
+    ObjectName,
+    Rule,
+    immutable,
+    list_map,
+    rule,
+    valid_keys,
+)
 from tuning_operator.api.v1alpha1_cluster import ClusterSpec
 from tuning_operator.api.v1alpha1_execution import CheckpointSpec, MetricsSpec, WorkflowSpec
 from tuning_operator.api.v1alpha1_sources import NameReference
@@ -21,6 +33,28 @@ from tuning_operator.api.v1alpha1_training import (
     RolloutSpec,
 )
 
+RESERVED_LABELS = ("app.kubernetes.io/created-by", "app.kubernetes.io/managed-by", "app.kubernetes.io/name")
+RESERVED_ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt")
+"""Set on the pods by the operator or by KubeRay."""
+
+HEAD_TRAINERS = [engine.name for engine in ENGINES.values() if not engine.trains_on_workers]
+"""Engines that train on the head pod, with one GPU at most."""
+
+
+def needs_lora(engines: Iterable[Engine]) -> tuple[Rule, ...]:
+    """The rule that keeps `algorithm.lora` from engines that cannot train adapters; none where all can."""
+    without = [engine.name for engine in engines if not engine.lora]
+    if not without:
+        return ()
+    return (
+        rule(
+            f"!has(self.algorithm.lora) || !(self.engine.type in {without!r})",
+            f"`algorithm.lora` must not be set with engine {' or '.join(without)}, which trains all weights: leave it "
+            "out, or choose another engine",
+            "algorithm",
+        ),
+    )
+
 
 class TuningRunSpec(ApiModel):
     """Desired training. A run is a record: nothing in it can be changed after creation."""
@@ -28,7 +62,8 @@ class TuningRunSpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         rule(
             "self.rollout.minGroupSize <= self.algorithm.groupSize",
-            "`rollout.minGroupSize` must not be more than `algorithm.groupSize`: no group would ever be trained",
+            "`rollout.minGroupSize` must not be more than `algorithm.groupSize`: no group would ever be trained; "
+            "lower the one or raise the other",
             "rollout",
         ),
         rule(
@@ -38,17 +73,19 @@ class TuningRunSpec(ApiModel):
             "rollout",
         ),
         rule(
-            "self.engine.type != 'TRL' || self.cluster.head.gpus <= 1",
-            "`cluster.head.gpus` must be at most 1 with engine TRL, which trains on one GPU: more would lie idle",
+            f"!(self.engine.type in {HEAD_TRAINERS!r}) || self.cluster.head.gpus <= 1",
+            f"`cluster.head.gpus` must be at most 1 with engine {' or '.join(HEAD_TRAINERS)}, which trains on one GPU: "
+            "more would lie idle",
             "cluster",
         ),
         rule(
-            "self.engine.type != 'TRL' || !has(self.cluster.workers) || "
+            f"!(self.engine.type in {HEAD_TRAINERS!r}) || !has(self.cluster.workers) || "
             "self.cluster.workers.all(worker, worker.gpus == 0)",
-            "`cluster.workers[].gpus` must be 0 with engine TRL, which trains on the head: ask for the GPU in "
-            "`cluster.head.gpus`",
+            f"`cluster.workers[].gpus` must be 0 with engine {' or '.join(HEAD_TRAINERS)}, which trains on the head: "
+            "ask for the GPU in `cluster.head.gpus`",
             "cluster",
         ),
+        *needs_lora(ENGINES.values()),
         rule(
             "!has(self.cluster.workers) || self.cluster.workers.size() == 0 || "
             "!has(self.checkpoint.volume.claimTemplate) || "
@@ -57,11 +94,26 @@ class TuningRunSpec(ApiModel):
             "head and workers mount it: use ReadWriteMany, or ReadWriteOnce if all pods fit on one node",
             "checkpoint",
         ),
+        valid_keys("podLabels"),
+        valid_keys("podAnnotations"),
         rule(
             "!has(self.podLabels) || "
             "self.podLabels.all(key, !key.startsWith('agenttuning.io/') && !key.startsWith('ray.io/'))",
             "`podLabels` must not have keys of agenttuning.io/ or ray.io/, which select the run's pods: choose others",
             "podLabels",
+        ),
+        rule(
+            f"!has(self.podLabels) || self.podLabels.all(key, !(key in {list(RESERVED_LABELS)!r}))",
+            f"`podLabels` must not have {', '.join(RESERVED_LABELS)}, which the operator or KubeRay sets: choose "
+            "others",
+            "podLabels",
+        ),
+        rule(
+            "!has(self.podAnnotations) || self.podAnnotations.all(key, !key.startsWith('agenttuning.io/') && "
+            f"!key.startsWith('ray.io/') && !(key in {list(RESERVED_ANNOTATIONS)!r}))",
+            "`podAnnotations` must not have keys of agenttuning.io/ or ray.io/, nor "
+            f"{' or '.join(RESERVED_ANNOTATIONS)}, which the operator sets: choose others",
+            "podAnnotations",
         ),
         *immutable(
             (
@@ -90,19 +142,19 @@ class TuningRunSpec(ApiModel):
     engine: EngineSpec = EngineSpec()
     """What trains, and on which Ray."""
     model: ModelSpec
-    """The model to tune."""
+    """The model to tune, and how it is sampled."""
     dataset: DatasetSpec
     """The tasks to train and to evaluate on."""
     algorithm: AlgorithmSpec
-    """How the model learns."""
+    """How the model learns, how long, and from how many episodes."""
     rollout: RolloutSpec = RolloutSpec()
     """How episodes are run, repeated and given up."""
     workflow: WorkflowSpec
-    """The agent and its judge."""
+    """The agent and its judge, which are Python functions."""
     cluster: ClusterSpec = ClusterSpec()
     """The Ray cluster of each attempt."""
     checkpoint: CheckpointSpec
-    """What is kept, and where."""
+    """What is kept of the run, and on which claim."""
     metrics: MetricsSpec = MetricsSpec()
     """How figures leave the run, beside the scrape of its pod."""
     priority_class_name: Annotated[ObjectName, Field(examples=["research"])] | None = None
@@ -115,11 +167,11 @@ class TuningRunSpec(ApiModel):
     ] = ()
     """Secrets with which the images of all pods of the run are pulled."""
     pod_labels: Annotated[
-        dict[str, LabelValue], Field(default_factory=dict, max_length=16, examples=[{"team": "agents"}])
+        dict[LabelKey, LabelValue], Field(default_factory=dict, max_length=16, examples=[{"team": "agents"}])
     ]
     """Labels for all pods of the run, for cost reports or network policies, say."""
     pod_annotations: Annotated[
-        dict[str, Annotated[str, Field(max_length=4096)]],
+        dict[LabelKey, Annotated[str, Field(max_length=4096)]],
         Field(default_factory=dict, max_length=16, examples=[{"example.com/owner": "agents"}]),
     ]
     """Annotations for all pods of the run."""

@@ -196,7 +196,7 @@ class DatasetSpec(ApiModel):
     """The tasks. A task is the raw row, handed to the workflow as a dictionary."""
 
     train: TrainingSet
-    """The tasks to train on."""
+    """Where the tasks to train on come from."""
     order: Annotated[Order, Field(examples=["Sequential"])] = Order.SHUFFLE
     """Shuffle draws a new order for each epoch from the seed, Sequential keeps the file's."""
     hidden_fields: Annotated[
@@ -261,7 +261,7 @@ class AlgorithmSpec(ApiModel):
 
 
 class RolloutLimits(ApiModel):
-    """Limits of one episode."""
+    """Limits of one episode, after which it ends."""
 
     turns: Annotated[int, Field(ge=1, le=10_000, examples=[8])] = 32
     """Most model turns of one episode."""
@@ -282,4 +282,4 @@ class RolloutSpec(ApiModel):
     concurrency: Annotated[int, Field(ge=1, le=4096, examples=[64])] = 32
     """Most episodes at the same time."""
     limits: RolloutLimits = RolloutLimits()
-    """Limits of one episode."""
+    """Limits of one episode, after which it ends."""

@@ -25,6 +25,9 @@ def fields(schema: dict[str, Any], where: str) -> Iterator[tuple[str, dict[str, 
 
 
 SPEC = dict(fields(SCHEMA["properties"]["spec"], "spec"))
+FREE_FORM = {"spec.cluster.head.podTemplatePatch", "spec.cluster.workers[].podTemplatePatch"}
+LEAST_TEXT = 30
+"""Characters of a description; what is shorter repeats the field's name."""
 STATUS = dict(fields(SCHEMA["properties"]["status"], "status"))
 
 
@@ -56,25 +59,45 @@ def test_helm_finds_nothing_to_execute_in_the_crd() -> None:
 
 
 @pytest.mark.parametrize("path", [*SPEC, *STATUS])
-def test_every_field_is_described_in_a_sentence(path: str) -> None:
+def test_every_field_is_described_in_a_sentence_that_says_something(path: str) -> None:
     schema = (SPEC | STATUS)[path]
-    if path.endswith("[]") and schema["type"] != "object":
+    if path.endswith("[]") and "description" not in schema:
+        assert schema["type"] == "string"
         return
     assert schema["description"][0].isupper() or schema["description"].startswith(("metadata", "module"))
     assert schema["description"].endswith(".")
+    assert len(schema["description"]) >= LEAST_TEXT
 
 
 @pytest.mark.parametrize("path", [path for path in SPEC if not path.endswith("[]")])
 def test_every_leaf_of_the_spec_has_an_example(path: str) -> None:
     schema = SPEC[path]
-    if schema.get("type") == "object" or schema.get("items", {}).get("type") == "object":
+    if "properties" in schema or schema.get("items", {}).get("type") == "object":
+        return
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    if schema["description"].startswith("Reserved: "):
+        assert path.startswith("spec.engine.config.")
         return
     assert "Example: " in schema["description"]
+
+
+@pytest.mark.parametrize("path", [path for path in SPEC if SPEC[path].get("type", "") != "object"])
+def test_a_quantity_and_a_duration_say_their_unit_and_a_default_is_told(path: str) -> None:
+    schema = SPEC[path]
+    if "default" in schema:
+        assert "Default: " in schema["description"]
+    if schema.get("x-kubernetes-int-or-string"):
+        assert "Kubernetes quantity" in schema["description"]
+    if path.lower().endswith("seconds"):
+        assert "econds" in schema["description"]
 
 
 @pytest.mark.parametrize("path", [*SPEC, *STATUS])
 def test_every_value_is_bounded(path: str) -> None:
     schema = (SPEC | STATUS)[path]
+    if path.startswith("spec.engine.config.") and schema["description"].startswith("Reserved: "):
+        return
     kind = schema.get("type", "int-or-string")
     bounded = {
         "string": bool({"maxLength", "enum", "format"} & set(schema)),
@@ -83,9 +106,14 @@ def test_every_value_is_bounded(path: str) -> None:
         "integer": "minimum" in schema and ("maximum" in schema or path.startswith("status")),
         "number": "minimum" in schema and "maximum" in schema,
         "boolean": True,
-        "object": "properties" in schema,
+        "object": "properties" in schema or "maxProperties" in schema or path in FREE_FORM,
     }
     assert bounded[kind], schema
+
+
+def test_only_three_fields_are_free_form() -> None:
+    found = {path for path, schema in SPEC.items() if schema.get("x-kubernetes-preserve-unknown-fields")}
+    assert found == FREE_FORM | {"spec.engine.config"}
 
 
 def test_defaults_sit_on_leaves() -> None:
@@ -99,7 +127,9 @@ def test_the_server_fills_no_default_into_the_status() -> None:
 
 def test_every_field_of_the_spec_is_immutable() -> None:
     guarded = {
-        entry["message"].split(" is immutable")[0] for entry in TuningRunSpec.rules if "oldSelf" in entry["rule"]
+        entry["message"].split("` is immutable")[0].removeprefix("`")
+        for entry in TuningRunSpec.rules
+        if "oldSelf" in entry["rule"]
     }
     assert guarded == set(SCHEMA["properties"]["spec"]["properties"])
 
