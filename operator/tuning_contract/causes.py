@@ -27,6 +27,8 @@ class Cause(StrEnum):
     # Limits of the run.
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
+    # What lies outside the cluster: trying again may help.
+    HUB_UNREACHABLE = "HubUnreachable"
     # The cluster.
     IMAGE_PULL_FAILED = "ImagePullFailed"
     UNSCHEDULABLE = "Unschedulable"

@@ -70,6 +70,11 @@ class RunDirectory:
         return self.root / "result.json"
 
     @property
+    def sources(self) -> Path:
+        """Commits of the hub's repositories that the first attempt found, which every later one takes."""
+        return self.root / "sources.json"
+
+    @property
     def provenance(self) -> Path:
         """Versions, digests and settings that made the final model."""
         return self.root / "provenance.json"

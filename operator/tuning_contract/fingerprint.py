@@ -9,11 +9,18 @@ from typing import Any
 from tuning_contract.run_document import RunDocument
 
 
-def fingerprint(run: RunDocument, dataset_digest: str, template_digest: str) -> dict[str, Any]:
-    """Everything that decides what the next step trains."""
+def fingerprint(run: RunDocument, model: str, dataset_digest: str, template_digest: str) -> dict[str, Any]:
+    """Everything that decides what the next step trains.
+
+    Args:
+        run: the resolved run.
+        model: what names the base model for good: its folder, or repository and commit; never a place in a cache.
+        dataset_digest: of the training rows.
+        template_digest: of the chat template.
+    """
     return {
         "engine": run.engine.type,
-        "model": run.model.path,
+        "model": model,
         "chatTemplate": template_digest,
         "dataset": dataset_digest,
         "order": run.dataset.order,

@@ -24,6 +24,7 @@ from tuning_runner.console import Tee, say
 from tuning_runner.engine import Engine, Inputs
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.resources import available_cpus
+from tuning_runner.sources import uses_hub
 
 VOLUME = "TUNING_VOLUME"
 """Another root of the volume than the mount point; for runs outside a pod."""
@@ -44,7 +45,7 @@ def main() -> int:
     with Tee(directory.runner_log(attempt)):
         if run is None:
             return _refuse(text, attempt, directory, problem)
-        cpus = prepare_environment()
+        cpus = prepare_environment(uses_hub(run))
         say(f"run {run.run.namespace}/{run.run.name}, attempt {attempt}, contract {VERSION}, {cpus} CPUs")
         try:
             return Attempt(run, attempt, directory, make_engine).execute()
@@ -71,14 +72,23 @@ def parse(text: str) -> RunDocument:
         raise RunError(Cause.CONFIG_INVALID, message) from error
 
 
-def prepare_environment() -> int:
-    """Set what libraries read when they are imported; returns the CPUs of this container."""
+def prepare_environment(hub: bool) -> int:
+    """Set what libraries read when they are imported; returns the CPUs of this container.
+
+    Args:
+        hub: whether model or tasks come from the Hugging Face hub.
+    """
     cpus = available_cpus()
     os.environ["OMP_NUM_THREADS"] = str(cpus)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    # Everything is in the image: a look at a hub would only wait for a time-out.
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["HF_DATASETS_OFFLINE"] = "1"
+    if not hub:
+        # Everything is in the image or on a volume: a look at the hub would only wait for a time-out.
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        os.environ["HF_DATASETS_OFFLINE"] = "1"
+    # A bar of progress is thousands of lines in a log; `hub` tells how far a download is.
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     return cpus
 

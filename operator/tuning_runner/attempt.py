@@ -27,14 +27,14 @@ from tuning_runner.checkpoints import (
     remove_leftovers,
 )
 from tuning_runner.console import say
-from tuning_runner.dataset import load_dataset
 from tuning_runner.engine import Context, Engine, Held, Inputs, Resume, Trained
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.evaluation import Evaluation, recorded_evaluations
 from tuning_runner.metrics_writer import MetricsWriter, written_records
 from tuning_runner.outcome import Ending, Failure, failure_of, finished_result, write_result, written_result
 from tuning_runner.provenance import write_provenance
-from tuning_runner.ray_cluster import wait_for_cluster
+from tuning_runner.ray_cluster import joined
+from tuning_runner.sources import Sources
 
 EngineFactory = Callable[[Inputs], Engine]
 
@@ -74,7 +74,8 @@ class Attempt:
         try:
             if not self._begin():
                 return EXIT_FAILED
-            self._work()
+            with joined(self._run.cluster, say):
+                self._work()
         except SupersededError as error:
             say(f"stopped without a result: {error}")
             return EXIT_FAILED
@@ -106,7 +107,6 @@ class Attempt:
         return True
 
     def _work(self) -> None:
-        wait_for_cluster(self._run.cluster, say)
         inputs = self._load()
         engine = self._make_engine(inputs)
         try:
@@ -126,16 +126,13 @@ class Attempt:
             engine.close()
 
     def _load(self) -> Inputs:
-        settings = self._run.dataset
-        train = load_dataset(Path(settings.path), settings.hidden_fields)
-        batch = self._run.algorithm.batch_size
-        if len(train.rows) < batch:
-            message = f"dataset {train.path} has {len(train.rows)} rows, fewer than `algorithm.batchSize` {batch}"
-            raise RunError(Cause.DATASET_INVALID, message)
-        held = tuple(Held(entry, load_dataset(Path(entry.path))) for entry in settings.evaluation)
+        sources = Sources(self._run, self._directory, say)
+        train = sources.training_tasks()
+        held = tuple(Held(entry, sources.evaluation_tasks(entry)) for entry in self._run.dataset.evaluation)
         sizes = "".join(f", {len(entry.dataset.rows)} in {entry.settings.name}" for entry in held)
         say(f"dataset: {len(train.rows)} training tasks{sizes}")
-        return Inputs(self._run, self._number, self._directory, train, held)
+        model = sources.base_model()
+        return Inputs(self._run, self._number, self._directory, train, held, model, sources.found)
 
     def _train(self, engine: Engine, inputs: Inputs, metrics: MetricsWriter) -> None:
         fingerprint = engine.fingerprint()

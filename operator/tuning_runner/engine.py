@@ -16,6 +16,7 @@ from tuning_runner.checkpoints import CheckpointStore, Fence
 from tuning_runner.dataset import Dataset
 from tuning_runner.evaluation import Evaluation
 from tuning_runner.metrics_writer import MetricsWriter
+from tuning_runner.sources import BaseModel
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Inputs:
     directory: RunDirectory
     train: Dataset
     held: tuple[Held, ...]
+    model: BaseModel
+    hub: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Repository, revision and commit of each source on the hub: `model`, `train`, `evaluation/<name>`."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,10 @@ from tuning_contract.checkpoint import describe_files, write_atomically
 from tuning_contract.version import VERSION
 from tuning_runner.engine import Inputs
 
-_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "tokenizers", "safetensors", "ray", "agentscope")
+_PACKAGES = (
+    *("torch", "transformers", "trl", "peft", "accelerate", "tokenizers", "safetensors", "ray", "agentscope"),
+    *("datasets", "huggingface_hub", "pyarrow"),
+)
 
 
 def write_provenance(inputs: Inputs, fingerprint: dict[str, Any], final: Path) -> None:
@@ -30,6 +33,7 @@ def write_provenance(inputs: Inputs, fingerprint: dict[str, Any], final: Path) -
         "fingerprint": fingerprint,
         "datasets": {"train": inputs.train.digest}
         | {f"evaluation/{held.settings.name}": held.dataset.digest for held in inputs.held},
+        "hub": {name: dict(found) for name, found in inputs.hub.items()},
         "settings": json.loads(run.to_text()),
         "files": describe_files(final),
     }

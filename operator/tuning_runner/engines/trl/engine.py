@@ -103,8 +103,8 @@ class TRLEngine:
         overrides(self._run)  # a wrong key is told before anything is loaded
         started = time.monotonic()
         user_code = self._host.load_user_code()
-        tokenizer = load_tokenizer(self._run.model)
-        loaded = load_model(self._run.model, tokenizer)
+        tokenizer = load_tokenizer(self._inputs.model.settings)
+        loaded = load_model(self._inputs.model.settings, tokenizer)
         require_fit(self._run, loaded.model)
         needed = checkpoint_bytes(loaded, self._run.algorithm.lora, self._run.checkpoint.keep_last)
         require_free_space(self._inputs.directory, needed)
@@ -127,7 +127,8 @@ class TRLEngine:
 
     def fingerprint(self) -> Mapping[str, object]:
         """What a checkpoint must agree on."""
-        return fingerprint(self._run, self._inputs.train.digest, self._serving.renderer.template_digest)
+        template = self._serving.renderer.template_digest
+        return fingerprint(self._run, self._inputs.model.identity, self._inputs.train.digest, template)
 
     def evaluate(self, checkpoint: Path | None, held: Held) -> Evaluation:
         """Judge the base model or the weights of a checkpoint on one set."""

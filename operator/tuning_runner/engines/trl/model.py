@@ -1,6 +1,6 @@
 """Loading the base model and its tokenizer, and writing the tuned model as a plain Hugging Face folder.
 
-Called by `engine`. Nothing here reaches a network: all files come from the container.
+Called by `engine`. Nothing here reaches a network: `sources` has brought all files.
 """
 
 import contextlib

@@ -25,6 +25,7 @@ from tuning_runner.episodes.errors import RunError  # noqa: E402
 from tuning_runner.episodes.record import EpisodeRecord  # noqa: E402
 from tuning_runner.evaluation import Evaluation  # noqa: E402
 from tuning_runner.metrics_writer import MetricsWriter  # noqa: E402
+from tuning_runner.sources import BaseModel  # noqa: E402
 
 pytestmark = pytest.mark.model
 TARGET, EVERY = 6, 2
@@ -37,7 +38,8 @@ class Bench:
         run = a_run_document(algorithm=an_algorithm(steps=TARGET, save_every_steps=1, evaluate_every_steps=EVERY))
         self.directory = RunDirectory(root)
         held = Held(run.dataset.evaluation[0], Dataset("", ({},), ""))
-        self.inputs = Inputs(run, 2, self.directory, Dataset("", ({},) * 20, ""), (held,))
+        model = BaseModel(run.model, run.model.path)
+        self.inputs = Inputs(run, 2, self.directory, Dataset("", ({},) * 20, ""), (held,), model)
         self.engine = TRLEngine(self.inputs)
         self.engine.plan(run, 20)
         self.policy = SimpleNamespace(failure=None, take_usage=lambda: None, close=lambda: None)
