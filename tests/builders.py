@@ -10,6 +10,7 @@ from typing import Any
 
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.desired import claim, configmap, job, raycluster
+from tuning_operator.desired.model_source import ModelSource
 from tuning_operator.settings import Settings
 
 UID = "3f9a1c00-5b1e-4c60-9d6f-2f1f7a2f8a11"
@@ -94,8 +95,15 @@ def some_settings(**changes: Any) -> Settings:
     return Settings(**(values | changes))
 
 
-def everything_made_for(run: TuningRun) -> list[dict[str, Any]]:
+def a_model_source(run_name: str = "base", *, uid: str = "b1946ac9-0000-4000-8000-000000000000") -> ModelSource:
+    """A finished run whose final model another one starts from."""
+    return ModelSource(run_name=run_name, run_uid=uid, claim_name=f"{run_name}-{uid[:6]}")
+
+
+def everything_made_for(run: TuningRun, settings: Settings | None = None) -> list[dict[str, Any]]:
     """All manifests of the run's first attempt."""
-    volume = claim.build(run)
-    made = [raycluster.build(run, some_settings(), 1), configmap.build(run), job.build(run, some_settings(), 1, UID)]
+    used = settings or some_settings()
+    source = a_model_source(run.spec.model.run.name) if run.spec.model.run else None
+    made = [raycluster.build(run, used, 1, source), configmap.build(run, source), job.build(run, used, 1, UID)]
+    volume = claim.build(run, used)
     return made if volume is None else [*made, volume]

@@ -34,6 +34,7 @@ COMPONENT_CONFIG = "config"
 COMPONENT_CHECKPOINT = "checkpoint"
 COMPONENT_CLUSTER = "cluster"
 COMPONENT_HEAD = "head"
+COMPONENT_WORKER = "worker"
 COMPONENT_DRIVER = "driver"
 
 RUN_DIGEST_ANNOTATION = f"{GROUP}/run-digest"

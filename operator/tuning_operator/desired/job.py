@@ -7,7 +7,7 @@ next pod attaches to the same Ray job.
 from tuning_contract import environment, termination
 from tuning_operator.api import meta
 from tuning_operator.api.v1alpha1 import TuningRun
-from tuning_operator.desired import fragments, names
+from tuning_operator.desired import environment_variables, fragments, mounts, names
 from tuning_operator.desired.fragments import Manifest
 from tuning_operator.settings import Settings
 
@@ -65,14 +65,16 @@ def _cluster(name: str, uid: str) -> Manifest:
 
 
 def _pod(run: TuningRun, settings: Settings, attempt: int) -> Manifest:
-    mounts = [fragments.run_document(run)]
+    seen = [mounts.run_document(run)]
+    # No label of KubeRay's: it would count the pod as its own and delete it. No proxy of a mesh: it would keep the
+    # Job from ending.
+    labels = fragments.labels(run, meta.COMPONENT_DRIVER, attempt) | {"sidecar.istio.io/inject": "false"}
+    rank = run.spec.priority_class_name
     return {
-        "metadata": {
-            # No label of KubeRay's: it would count the pod as its own and delete it. No proxy of a mesh: it would
-            # keep the Job from ending.
-            "labels": fragments.labels(run, meta.COMPONENT_DRIVER, attempt) | {"sidecar.istio.io/inject": "false"},
-        },
+        "metadata": fragments.pod_metadata(run, labels),
         "spec": {
+            **fragments.identity(run),
+            **({"priorityClassName": rank} if rank else {}),
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -87,10 +89,10 @@ def _pod(run: TuningRun, settings: Settings, attempt: int) -> Manifest:
                     "resources": fragments.resources("50m", "128Mi"),
                     "securityContext": fragments.container_security(read_only_root=True),
                     "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "volumeMounts": fragments.volume_mounts(mounts),
+                    "volumeMounts": mounts.volume_mounts(seen),
                 }
             ],
-            "volumes": fragments.volumes(mounts),
+            "volumes": mounts.volumes(seen),
         },
     }
 
@@ -106,4 +108,4 @@ def _variables(run: TuningRun, attempt: int) -> list[Manifest]:
         environment.RAY_JOB_ID: name,
         environment.SIDECAR_ADDRESS: f"http://{host}:{environment.SIDECAR_PORT}",
     }
-    return [*fragments.variables(plain), {"name": environment.RAY_TOKEN, "valueFrom": {"secretKeyRef": token}}]
+    return [*environment_variables.plain(plain), {"name": environment.RAY_TOKEN, "valueFrom": {"secretKeyRef": token}}]

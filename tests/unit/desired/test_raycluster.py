@@ -37,6 +37,7 @@ RAY = {
     "image": "agent-tuning/tiny:0.1",
     "imagePullPolicy": "IfNotPresent",
     "env": [
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
         {"name": "TUNING_RUN_DOCUMENT", "value": "/etc/agent-tuning/run/run.json"},
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
     ],
@@ -187,7 +188,8 @@ def test_the_users_variables_are_set_but_replace_none_of_ours() -> None:
     run = a_run(
         workflow={"env": [{"name": "TOOLS", "value": "http://t"}, {"name": "TUNING_RUN_DOCUMENT", "value": "/evil"}]}
     )
-    assert ray(run)["env"] == [{"name": "TOOLS", "value": "http://t"}, *RAY["env"]]
+    given = {entry["name"]: entry["value"] for entry in ray(run)["env"]}
+    assert given == {"TOOLS": "http://t", **{entry["name"]: entry["value"] for entry in RAY["env"]}}
 
 
 def test_a_claim_of_the_users_own_is_mounted() -> None:

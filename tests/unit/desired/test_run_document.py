@@ -8,7 +8,7 @@ from tuning_contract.version import FEATURES
 from tuning_operator.desired import run_document
 
 SMALLEST = {
-    "version": "0.1",
+    "version": "0.2",
     "requires": ["trl"],
     "run": {"namespace": "ml", "name": "math-agent", "uid": UID},
     "seed": 0,
@@ -20,7 +20,12 @@ SMALLEST = {
         "sampling": {"temperature": 1.0, "topP": 1.0},
         "chatTemplatePath": None,
     },
-    "dataset": {"path": "/opt/data/tiny/train.jsonl", "order": "Shuffle", "hiddenFields": [], "evaluation": []},
+    "dataset": {
+        "path": "/opt/data/tiny/train.jsonl",
+        "order": "Shuffle",
+        "hiddenFields": [],
+        "evaluation": [],
+    },
     "algorithm": {
         "type": "multi_step_grpo",
         "learningRate": 0.001,
