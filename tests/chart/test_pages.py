@@ -1,0 +1,58 @@
+"""The pages on installing and on node pools show values that the chart takes, and a run that the API takes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.builders import a_run
+from tests.chart.test_values import installed
+from tests.harness import ROOT
+from tuning_operator.settings import CaBundle, NodePool, Settings
+
+PAGES = ROOT / "docs" / "how-to"
+
+
+def blocks(page: str) -> list[dict[str, Any]]:
+    """The YAML examples of a page."""
+    return [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)]
+
+
+def settings_of(example: dict[str, Any], folder: Path) -> Settings:
+    """What the operator reads when the example is the values file of its installation."""
+    (folder / "values.yaml").write_text(yaml.safe_dump(example))
+    return installed(values=folder / "values.yaml")
+
+
+@pytest.fixture
+def pools(tmp_path: Path) -> dict[str, NodePool]:
+    """The pools of the page on node pools."""
+    return dict(settings_of(blocks("use-node-pools.md")[0], tmp_path).node_pools)
+
+
+def test_the_pools_of_the_page_can_be_installed(pools: dict[str, NodePool]) -> None:
+    assert {name: (pool.resource_name, pool.max_gpus_per_node) for name, pool in pools.items()} == {
+        "a100": ("nvidia.com/gpu", 8),
+        "a100-slice": ("nvidia.com/mig-3g.40gb", 1),
+        "cpu": ("nvidia.com/gpu", None),
+    }
+
+
+def test_the_run_of_the_page_asks_for_pools_that_it_has_defined_and_for_no_more_gpus_than_they_have(
+    pools: dict[str, NodePool],
+) -> None:
+    cluster = a_run(**blocks("use-node-pools.md")[1]).spec.cluster
+    for pod in (cluster.head, *cluster.workers):
+        assert pod.node_pool is not None
+        assert pod.gpus <= (pools[pod.node_pool].max_gpus_per_node or 0)
+
+
+def test_every_example_of_the_page_on_installing_can_be_installed(tmp_path: Path) -> None:
+    namespaced, storage, proxy, cache = (settings_of(example, tmp_path) for example in blocks("install.md"))
+    assert namespaced.watch_namespace == "ml"
+    assert storage.defaults.storage_class_name == "fast"
+    assert set(proxy.defaults.env) == {"HTTPS_PROXY", "HF_ENDPOINT"}
+    assert proxy.defaults.ca_bundle == CaBundle("authorities", "ca.crt")
+    assert cache.defaults.hub_cache_claim == "hub"
