@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 CHART = ROOT / "charts" / "agent-tuning-operator"
 SAMPLES = ROOT / "crds" / "samples"
 OPERATOR_NAMESPACE = "agent-tuning"
+RELEASE = "agent-tuning-operator"
 
 Object = dict[str, Any]
 Found = TypeVar("Found")
@@ -81,9 +82,10 @@ class Cluster:
         """Run helm as the administrator."""
         return run([self.status["helm"], "--kubeconfig", self.status["kubeconfig"], *arguments], seconds=seconds)
 
-    def apply(self, objects: Iterable[Object], namespace: str) -> None:
+    def apply(self, objects: Iterable[Object], namespace: str, *options: str) -> None:
         """Apply objects with kubectl."""
-        self.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=yaml.safe_dump_all(list(objects)))
+        text = yaml.safe_dump_all(list(objects))
+        self.kubectl("apply", "--namespace", namespace, *options, "-f", "-", stdin=text)
 
     def find(self, kind: str, name: str, namespace: str) -> Object | None:
         """One object, or None when it is not there."""
@@ -133,14 +135,29 @@ def build_images(*names: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
-def install_operator(cluster: Cluster, images: Mapping[str, str]) -> None:
-    """Install or upgrade the chart and wait until the operator's pod is ready."""
+def install_operator(
+    cluster: Cluster, images: Mapping[str, str], chart: Path = CHART, values: Mapping[str, str] | None = None
+) -> None:
+    """Install or upgrade the chart and wait until the operator's pod is ready.
+
+    Args:
+        cluster: where.
+        images: references of `operator` and `runner-trl`.
+        chart: a folder or a packed chart.
+        values: more of the chart's values, by their path; all others are the chart's own.
+    """
     cluster.ensure_namespace(OPERATOR_NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"})
     _drop_interrupted_release(cluster)
-    values = {"images.operator": images["operator"], "images.runner": images["runner-trl"]}
-    options = [option for key, value in values.items() for option in ("--set", f"{key}={value}")]
+    chosen = {"images.operator": images["operator"], "images.runner": images["runner-trl"], **(values or {})}
+    options = [option for key, value in chosen.items() for option in ("--set", f"{key}={value}")]
     place = ["--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "180s"]
-    cluster.helm("upgrade", "--install", "agent-tuning-operator", str(CHART), *place, *options)
+    cluster.helm("upgrade", "--install", RELEASE, str(chart), *place, *options)
+
+
+def remove_operator(cluster: Cluster) -> None:
+    """Uninstall the chart, and remove its CRD with all runs, which an uninstallation leaves."""
+    cluster.helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--wait", "--ignore-not-found")
+    cluster.kubectl("delete", "crd", "tuningruns.agenttuning.io", "--ignore-not-found", "--timeout=100s")
 
 
 def _drop_interrupted_release(cluster: Cluster) -> None:

@@ -20,6 +20,14 @@ def a_tiny_run(here: Installation, name: str, **spec: Any) -> Object:
     return run
 
 
+def a_short_run(here: Installation, name: str, steps: int = 3, **spec: Any) -> Object:
+    """The tiny sample with few steps and no held-out set."""
+    run = a_tiny_run(here, name, **spec)
+    run["spec"]["algorithm"] = run["spec"]["algorithm"] | {"steps": steps, "saveEverySteps": steps}
+    run["spec"]["dataset"] = run["spec"]["dataset"] | {"evaluation": []}
+    return run
+
+
 def with_workflow(run: Object, file: str) -> list[Object]:
     """The run with a workflow of this folder, brought by a ConfigMap."""
     name = f"{run['metadata']['name']}-code"
@@ -51,13 +59,46 @@ def the_end(here: Installation, name: str, seconds: float = 240) -> Object:
     return wait_for(f"end of {name}", lambda: run if finished(run := the_run(here, name)) else None, seconds)
 
 
+def pods(here: Installation, selector: str) -> list[Object]:
+    """Pods that a selector matches."""
+    return here.cluster.objects("pods", here.namespace, selector)
+
+
+def log_of(here: Installation, name: str) -> str:
+    """The training log of a run; empty before its driver has a pod."""
+    job = the_run(here, name).get("status", {}).get("attempt", {}).get("jobName")
+    if not job or not pods(here, f"batch.kubernetes.io/job-name={job}"):
+        return ""
+    return here.cluster.kubectl("logs", f"job/{job}", "--namespace", here.namespace, "--ignore-errors")
+
+
+def wait_for_step(here: Installation, name: str, step: int, seconds: float = 150) -> None:
+    """Wait until the training log shows that a step is over."""
+    steps = the_run(here, name)["spec"]["algorithm"]["steps"]
+    wait_for(f"step {step} of {name}", lambda: f"step {step}/{steps}" in log_of(here, name), seconds)
+
+
+def succeeds(here: Installation, name: str, seconds: float = 240) -> Object:
+    """Wait until a run has ended well and its cluster is gone; returns the run."""
+    run = the_end(here, name, seconds)
+    assert run["status"]["phase"] == "Succeeded", run["status"]
+    cluster_is_gone(here, name)
+    return run
+
+
+def delete(here: Installation, name: str) -> None:
+    """Delete a run, and wait until its cluster is gone."""
+    here.cluster.kubectl("delete", "trun", name, "--namespace", here.namespace)
+    cluster_is_gone(here, name, 60)
+
+
 def cluster_is_gone(here: Installation, name: str, seconds: float = 30) -> float:
     """Wait until RayCluster and Ray pods of a run are gone; returns the time when they were."""
     selector = f"agenttuning.io/run={name}"
 
     def gone() -> float | None:
-        pods = here.cluster.objects("pods", here.namespace, f"{selector},ray.io/cluster")
-        return None if pods or here.cluster.objects("rayclusters", here.namespace, selector) else time.time()
+        ray = pods(here, f"{selector},ray.io/cluster")
+        return None if ray or here.cluster.objects("rayclusters", here.namespace, selector) else time.time()
 
     return wait_for(f"end of the RayCluster of {name}", gone, seconds)
 
