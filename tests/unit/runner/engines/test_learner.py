@@ -4,7 +4,7 @@ import math
 import random
 import resource
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,20 +14,24 @@ torch = pytest.importorskip("torch")
 from safetensors import SafetensorError  # noqa: E402
 
 from tests.unit.runner.documents import a_run_document, an_algorithm  # noqa: E402
+from tuning_contract.algorithms import ALGORITHMS  # noqa: E402
 from tuning_contract.causes import Cause  # noqa: E402
-from tuning_contract.run_document import LoraSettings  # noqa: E402
+from tuning_contract.outcomes import Outcome  # noqa: E402
+from tuning_contract.run_document import EngineSettings, LoraSettings  # noqa: E402
 from tuning_runner.engines.trl import learner as learner_module  # noqa: E402
 from tuning_runner.engines.trl.batches import TrainingRow, pack  # noqa: E402
 from tuning_runner.engines.trl.learner import Learner  # noqa: E402
 from tuning_runner.engines.trl.model import load_model, load_tokenizer, model_problem  # noqa: E402
 from tuning_runner.episodes.errors import RunError  # noqa: E402
+from tuning_runner.groups import assign  # noqa: E402
 from tuning_runner.outcome import failure_of  # noqa: E402
 
 pytestmark = pytest.mark.model
 
 
-def a_learner(tiny_model: Path, tmp_path: Path, **algorithm) -> Learner:
-    run = a_run_document(tiny_model, algorithm=an_algorithm(**algorithm))
+def a_learner(tiny_model: Path, tmp_path: Path, config: str = "{}", **algorithm) -> Learner:
+    engine = EngineSettings("TRL", "2.60.0", config)
+    run = a_run_document(tiny_model, engine=engine, algorithm=an_algorithm(**algorithm))
     return Learner(load_model(run.model, load_tokenizer(run.model)), run, 10, tmp_path)
 
 
@@ -94,6 +98,54 @@ def test_the_gradient_is_that_of_the_algorithm_table(tiny_model, tmp_path, monke
     assert not close(found, by_the_table(policy, base, rows, kl, 0.8 - clip))
 
 
+def test_an_upper_clip_range_of_its_own_changes_the_upper_side_only(tiny_model, tmp_path, monkeypatch):
+    learner = a_learner(tiny_model, tmp_path, '{"epsilon_high": 0.6}', clip_range=0.2)
+    rows = sampled_by_another(some_rows(learner))
+    settings = a_run_document(tiny_model).model
+    policy = load_model(settings, load_tokenizer(settings)).model
+    found = gradients(learner, rows, monkeypatch)
+    assert close(found, by_the_table(policy, policy, rows, 0.0, 0.2, upper=0.6))
+    assert not close(found, by_the_table(policy, policy, rows, 0.0, 0.2))
+    assert not close(found, by_the_table(policy, policy, rows, 0.0, 0.6))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_gradient_of_each_algorithm_is_that_of_its_formula(tiny_model, tmp_path, monkeypatch, name):
+    rewards = [1.0, 0.0, 0.5, 0.5, 2.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    learner = a_learner(tiny_model, tmp_path, type=name)
+    episodes = [AnEpisode(f"1.{place // 4}", reward) for place, reward in enumerate(rewards)]
+    assigned = assign(episodes, ALGORITHMS[name].advantage, 2)
+    rows = some_rows(learner)
+    settings = a_run_document(tiny_model).model
+    policy = load_model(settings, load_tokenizer(settings)).model
+    found = gradients(
+        learner,
+        [replace(row, advantage=given.advantage) for row, given in zip(rows, assigned, strict=True)],
+        monkeypatch,
+    )
+    for other in ALGORITHMS:
+        values = by_formula(other, torch.tensor(rewards, dtype=torch.float64).reshape(3, 4))
+        golden = [replace(row, advantage=float(value)) for row, value in zip(rows, values, strict=True)]
+        assert close(found, by_the_table(policy, policy, golden, 0.0, 0.2)) == (other == name)
+
+
+@dataclass(frozen=True)
+class AnEpisode:
+    group: str
+    reward: float
+    outcome: Outcome = Outcome.COMPLETED
+
+
+def by_formula(name: str, rewards: "torch.Tensor") -> "torch.Tensor":
+    """Advantages of (groups, members) rewards as the papers have them."""
+    if name == "rloo":
+        others = rewards.size(1) - 1
+        return (rewards - (rewards.sum(1, keepdim=True) - rewards) / others).flatten()
+    if name == "reinforceplusplus":
+        return ((rewards - rewards.mean()) / (rewards.std() + 1e-4)).flatten()
+    return ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).flatten()
+
+
 def sampled_by_another(rows: list[TrainingRow]) -> list[TrainingRow]:
     """The same rows as if a policy had drawn them that is off by 0.4 in every other log-probability, up and down."""
     shifts = (0.4, 0.0, -0.4, 0.0)
@@ -104,7 +156,9 @@ def sampled_by_another(rows: list[TrainingRow]) -> list[TrainingRow]:
     ]
 
 
-def by_the_table(model, base, rows: list[TrainingRow], kl: float, clip: float) -> dict[str, "torch.Tensor"]:
+def by_the_table(
+    model, base, rows: list[TrainingRow], kl: float, clip: float, upper: float | None = None
+) -> dict[str, "torch.Tensor"]:
     """Gradients of the clipped surrogate with KL (estimator k3), the mean over all trained tokens, by plain passes."""
     model.zero_grad()
     tokens = sum(sum(row.mask) for row in rows)
@@ -115,7 +169,8 @@ def by_the_table(model, base, rows: list[TrainingRow], kl: float, clip: float) -
         with torch.no_grad():
             reference = plain_logprobs(base, row)
         ratio = (values - old).exp()
-        surrogate = -torch.min(ratio * row.advantage, ratio.clamp(1 - clip, 1 + clip) * row.advantage)
+        clipped = ratio.clamp(1 - clip, 1 + (clip if upper is None else upper))
+        surrogate = -torch.min(ratio * row.advantage, clipped * row.advantage)
         difference = reference - values
         loss = loss + ((surrogate + kl * (difference.exp() - difference - 1)) * mask).sum() / tokens
     loss.backward()
@@ -135,6 +190,9 @@ def test_micro_batches_and_shared_prompts_do_not_change_the_gradient(tiny_model,
     whole = gradients(a_learner(tiny_model, tmp_path, lora=lora), rows, monkeypatch)
     small = gradients(a_learner(tiny_model, tmp_path, lora=lora, micro_batch_tokens=16), rows, monkeypatch)
     assert close(whole, small)
+    twice = a_learner(tiny_model, tmp_path, '{"gradient_checkpointing": true}', lora=lora)
+    assert close(whole, gradients(twice, rows, monkeypatch))
+    assert twice.model.is_activation_checkpointing
     monkeypatch.setattr(learner_module, "can_score", lambda model: False)
     assert close(whole, gradients(a_learner(tiny_model, tmp_path, lora=lora), rows, monkeypatch))
 

@@ -83,12 +83,65 @@ def test_a_group_below_the_least_size_is_masked_whole_and_others_are_not() -> No
     assert assignments[4].advantage is not None
 
 
-def test_equal_rewards_have_advantage_zero() -> None:
-    assert by_group(scored(0.3, 0.3, 0.3), 2) == (Assignment(advantage=0.0),) * 3
+# Two groups, each number worked out by hand. Group A has rewards 1, 0, 1/2, 1/2: mean 1/2, squares 1/4 + 1/4 = 1/2,
+# over n - 1 = 3 gives 1/6. Group B has 2, 1: mean 3/2, squares 1/4 + 1/4 = 1/2, over 1 gives 1/2. The step has all six:
+# sum 5, mean 5/6; sum of squares 1 + 0 + 1/4 + 1/4 + 4 + 1 = 13/2, less 6 x 25/36 = 25/6 leaves 7/3, over 5 gives 7/15.
+GROUP_A, GROUP_B = (1.0, 0.0, 0.5, 0.5), (2.0, 1.0)
+BY_HAND = {
+    Advantage.GROUP: [
+        *[reward / (math.sqrt(1 / 6) + 1e-4) for reward in (0.5, -0.5, 0.0, 0.0)],
+        *[reward / (math.sqrt(1 / 2) + 1e-4) for reward in (0.5, -0.5)],
+    ],
+    # The others' means: of A 1/3, 2/3, 1/2, 1/2; of B 1 and 2.
+    Advantage.LEAVE_ONE_OUT: [2 / 3, -2 / 3, 0.0, 0.0, 1.0, -1.0],
+    Advantage.STEP: [part / 6 / (math.sqrt(7 / 15) + 1e-4) for part in (1.0, -5.0, -2.0, -2.0, 7.0, 1.0)],
+}
 
 
-def test_a_lone_episode_that_is_allowed_has_advantage_zero() -> None:
-    assert by_group(scored(0.7), min_group_size=1) == (Assignment(advantage=0.0),)
+@pytest.mark.parametrize("advantage", Advantage)
+def test_advantages_are_those_worked_out_by_hand(advantage: Advantage) -> None:
+    lost = ended(Outcome.LOST, 2)
+    episodes = [*scored(*GROUP_A), *lost, *scored(*GROUP_B, group="1.1")]
+    assignments = assign(episodes, advantage, min_group_size=2)
+    assert assignments[4:6] == (Assignment(masked="Lost"),) * 2
+    found = [assignment.advantage for assignment in (*assignments[:4], *assignments[6:])]
+    assert found == pytest.approx(BY_HAND[advantage], abs=1e-12)
+    assert sum(value for value in found if value is not None) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_one_episode_a_task_learns_from_the_whole_step() -> None:
+    episodes = [*scored(1.0, group="1.0"), *scored(0.0, group="1.1"), *scored(0.5, group="1.2")]
+    # mean 1/2, squares 1/4 + 1/4 over 2 give 1/4, root 1/2
+    expected = [0.5 / 0.5001, -0.5 / 0.5001, 0.0]
+    found = assign(episodes, Advantage.STEP, min_group_size=1)
+    assert [assignment.advantage for assignment in found] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_masked_small_group_still_counts_in_the_mean_of_the_step() -> None:
+    episodes = [*scored(1.0, 0.0), *scored(2.0, group="1.1")]
+    # mean 1, squares 0 + 1 + 1 over 2 give 1
+    first, second, small = assign(episodes, Advantage.STEP, min_group_size=2)
+    assert small == Assignment(masked="SmallGroup")
+    assert (first.advantage, second.advantage) == pytest.approx((0.0, -1 / 1.0001), abs=1e-12)
+
+
+@pytest.mark.parametrize("advantage", Advantage)
+@pytest.mark.parametrize("reward", [0.3, 0.1, 1 / 3])
+def test_equal_rewards_have_advantage_zero_whatever_their_number(advantage: Advantage, reward: float) -> None:
+    for size in range(1, 60):
+        assert assign(scored(*[reward] * size), advantage, 1) == (Assignment(advantage=0.0),) * size
+
+
+@pytest.mark.parametrize("advantage", Advantage)
+def test_a_lone_episode_has_advantage_zero_where_it_is_allowed(advantage: Advantage) -> None:
+    assert assign(scored(0.7), advantage, min_group_size=1) == (Assignment(advantage=0.0),)
+    assert assign(scored(0.7), advantage, min_group_size=2) == (Assignment(masked="SmallGroup"),)
+
+
+@pytest.mark.parametrize("advantage", Advantage)
+def test_a_step_without_a_score_has_masks_only(advantage: Advantage) -> None:
+    assert assign(ended(Outcome.LOST, 3), advantage, 1) == (Assignment(masked="Lost"),) * 3
+    assert assign([], advantage, 1) == ()
 
 
 def test_the_failed_ratio_counts_infrastructure_only() -> None:
