@@ -41,7 +41,7 @@ class NodePool:
     resource_name: str = GPU_RESOURCE
     """The extended resource that is one GPU on these nodes: a slice of one, for example."""
     max_gpus_per_node: int | None = None
-    """The most GPUs that one pod can ask for here; None: not known."""
+    """The most GPUs that one pod can ask for here, 0 on nodes without any; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -265,9 +265,9 @@ class _Value:
         return {key: self.at(key).text() for key in self.entries()}
 
     def count_or_none(self) -> int | None:
-        """A whole number from 1 on."""
+        """A whole number, 0 among them."""
         if self.content is None:
             return None
-        if not isinstance(self.content, int) or isinstance(self.content, bool) or self.content < 1:
-            raise self.wrong("a whole number from 1 on is needed")
+        if not isinstance(self.content, int) or isinstance(self.content, bool) or self.content < 0:
+            raise self.wrong("a whole number is needed, not below 0")
         return self.content

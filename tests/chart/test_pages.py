@@ -36,7 +36,7 @@ def test_the_pools_of_the_page_can_be_installed(pools: dict[str, NodePool]) -> N
     assert {name: (pool.resource_name, pool.max_gpus_per_node) for name, pool in pools.items()} == {
         "a100": ("nvidia.com/gpu", 8),
         "a100-slice": ("nvidia.com/mig-3g.40gb", 1),
-        "cpu": ("nvidia.com/gpu", None),
+        "cpu": ("nvidia.com/gpu", 0),
     }
 
 
@@ -46,7 +46,9 @@ def test_the_run_of_the_page_asks_for_pools_that_it_has_defined_and_for_no_more_
     cluster = a_run(**blocks("use-node-pools.md")[1]).spec.cluster
     for pod in (cluster.head, *cluster.workers):
         assert pod.node_pool is not None
-        assert pod.gpus <= (pools[pod.node_pool].max_gpus_per_node or 0)
+        most = pools[pod.node_pool].max_gpus_per_node
+        assert most is not None
+        assert pod.gpus <= most
 
 
 def test_every_example_of_the_page_on_installing_can_be_installed(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ nodePools:
   - {key: team, value: ml, effect: NoExecute, tolerationSeconds: 300}
   maxGPUsPerNode: 8
 - {name: slices, resourceName: nvidia.com/mig-3g.40gb, maxGPUsPerNode: 2}
-- name: cpu
+- {name: cpu, maxGPUsPerNode: 0}
 defaults:
   storageClassName: fast
   deletionPolicy: Delete
@@ -99,7 +99,7 @@ def test_the_operator_reads_every_value_as_it_was_written(tmp_path: Path) -> Non
                 max_gpus_per_node=8,
             ),
             "slices": NodePool(name="slices", resource_name="nvidia.com/mig-3g.40gb", max_gpus_per_node=2),
-            "cpu": NodePool(name="cpu"),
+            "cpu": NodePool(name="cpu", max_gpus_per_node=0),
         },
         defaults=RunDefaults(
             storage_class_name="fast",
@@ -133,7 +133,7 @@ def test_a_misspelt_value_is_refused_by_its_name_at_every_level(path: str) -> No
     [
         ("nodePools[0].name=A_100", "at '/nodePools/0/name': 'A_100' does not match pattern"),
         ("nodePools[0].resourceName=nvidia.com/gpu", "at '/nodePools/0': missing property 'name'"),
-        ("nodePools[0].maxGPUsPerNode=0", "at '/nodePools/0/maxGPUsPerNode': minimum: got 0, want 1"),
+        ("nodePools[0].maxGPUsPerNode=-1", "at '/nodePools/0/maxGPUsPerNode': minimum: got -1, want 0"),
         ("nodePools[0].resourceName=gpu", "at '/nodePools/0/resourceName': 'gpu' does not match pattern"),
         ("nodePools[0].nodeSelector.gpu=true", "at '/nodePools/0/nodeSelector/gpu': got boolean, want string"),
         ("nodePools[0].tolerations[0].effect=No", "at '/nodePools/0/tolerations/0/effect': value must be one of"),

@@ -75,7 +75,7 @@ def test_a_count_must_be_a_whole_number() -> None:
 
 
 def test_a_node_pool_is_read() -> None:
-    assert settings(NODE_POOLS=[A100, {"name": "cpu"}]).node_pools == {
+    assert settings(NODE_POOLS=[A100, {"name": "any"}, {"name": "cpu", "maxGPUsPerNode": 0}]).node_pools == {
         "a100": NodePool(
             name="a100",
             node_selector={"nvidia.com/gpu.product": "A100"},
@@ -83,7 +83,8 @@ def test_a_node_pool_is_read() -> None:
             resource_name="nvidia.com/mig-3g.40gb",
             max_gpus_per_node=8,
         ),
-        "cpu": NodePool(name="cpu", node_selector={}, tolerations=(), resource_name="nvidia.com/gpu"),
+        "any": NodePool(name="any", node_selector={}, tolerations=(), resource_name="nvidia.com/gpu"),
+        "cpu": NodePool(name="cpu", max_gpus_per_node=0),
     }
 
 
@@ -130,8 +131,8 @@ def test_a_bundle_has_the_usual_key_unless_it_says_another() -> None:
             A100 | {"resourceName": "gpu"},
             'nodePools[0].resourceName is "gpu": name a resource, such as nvidia.com/gpu',
         ),
-        (A100 | {"maxGPUsPerNode": 0}, "nodePools[0].maxGPUsPerNode is 0: a whole number from 1 on is needed"),
-        (A100 | {"maxGPUsPerNode": True}, "nodePools[0].maxGPUsPerNode is true: a whole number from 1 on is needed"),
+        (A100 | {"maxGPUsPerNode": -1}, "nodePools[0].maxGPUsPerNode is -1: a whole number is needed, not below 0"),
+        (A100 | {"maxGPUsPerNode": True}, "nodePools[0].maxGPUsPerNode is true: a whole number is needed, not below 0"),
     ],
 )
 def test_a_wrong_node_pool_is_refused_with_the_place_in_the_charts_values(pool: Any, message: str) -> None:
