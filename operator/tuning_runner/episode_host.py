@@ -1,7 +1,8 @@
 """The episodes' event loop in a thread of its own, for an engine that computes in the main thread.
 
 Engines hold one host: it owns gateway, worker pool and `EpisodeRunner`, and turns their coroutines into plain calls.
-Not here: what the policy does with a request, what happens with the results.
+With `cluster.episodeNodes` the workers are on the worker nodes of Ray, else beside the trainer. Not here: what the
+policy does with a request, what happens with the results.
 """
 
 import asyncio
@@ -9,21 +10,25 @@ import contextlib
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tuning_contract.run_document import RunDocument
+from tuning_runner.console import say
 from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult
 from tuning_runner.episodes.gateway import Gateway, GatewaySettings
 from tuning_runner.episodes.policy import Policy, Renderer
+from tuning_runner.episodes.pool import Pool
 from tuning_runner.episodes.runner import EpisodeRunner, RunnerSettings
 from tuning_runner.episodes.session import ModelLimits
 from tuning_runner.episodes.workers import WorkerPool, WorkerSettings
+from tuning_runner.ray_cluster import own_address
 
 T = TypeVar("T")
 
 
 class EpisodeHost:
-    """Make it, `load_user_code`, `serve`, `run` batches, `close`."""
+    """Make it, `load_user_code`, `serve`, `run` batches, `close`; inside `ray_cluster.joined`."""
 
     def __init__(self, run: RunDocument, attempt: int) -> None:
         self._run = run
@@ -31,17 +36,25 @@ class EpisodeHost:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
-        self._pool: WorkerPool | None = None
+        self._pool: Pool | None = None
         self._gateway: Gateway | None = None
         self._runner: EpisodeRunner | None = None
         self._loading: Future[None] | None = None
 
     def load_user_code(self) -> "Future[None]":
-        """Start the worker template, which imports the user's modules; the future raises what is wrong with them."""
+        """Start the worker templates, which import the user's modules; the future raises what is wrong with them."""
         # Held before it is started: `close` must find and end a process that hangs in the user's module.
-        self._pool = WorkerPool(WorkerSettings(workflow=self._run.workflow, size=self._run.rollout.concurrency))
+        self._pool = self._make_pool()
         self._loading = self._submit(self._pool.start())
         return self._loading
+
+    def _make_pool(self) -> Pool:
+        settings = WorkerSettings(workflow=self._run.workflow, size=self._run.rollout.concurrency)
+        if not self._run.cluster.episode_nodes:
+            return WorkerPool(settings)
+        from tuning_runner.ray_workers import RayWorkerPool  # it imports Ray
+
+        return RayWorkerPool(settings, say)
 
     def serve(self, policy: Policy, renderer: Renderer) -> None:
         """Open the gateway; the user's code must have been loaded."""
@@ -57,7 +70,10 @@ class EpisodeHost:
             max_response_tokens=run.model.max_response_tokens,
             turns=run.rollout.limits.turns,
         )
-        gateway = Gateway(policy, renderer, GatewaySettings(run_attempt=self._attempt, limits=limits))
+        listening = GatewaySettings(run_attempt=self._attempt, limits=limits)
+        if run.cluster.episode_nodes:
+            listening = replace(listening, host=own_address())
+        gateway = Gateway(policy, renderer, listening)
         await gateway.start()
         self._gateway = gateway
         settings = RunnerSettings(

@@ -30,7 +30,8 @@ class GatewaySettings:
     limits: ModelLimits
     model_name: str = "policy"
     host: str = "127.0.0.1"
-    """Only workers on this machine reach the default."""
+    """Address to listen on, which is also the one that workers are given: only those on this machine reach the
+    default."""
     port: int = 0
     """0: any free port."""
 
@@ -49,7 +50,8 @@ class Gateway:
     @property
     def url(self) -> str:
         """`http://host:port`, once started."""
-        return f"http://{self._settings.host}:{self._port}"
+        host = self._settings.host
+        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
 
     @property
     def open_sessions(self) -> int:

@@ -15,14 +15,14 @@ from typing import Any
 from tuning_contract.outcomes import INFRASTRUCTURE, SCORED, Outcome
 from tuning_runner.episodes import outcomes
 from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult
-from tuning_runner.episodes.errors import UserCodeError
+from tuning_runner.episodes.errors import RunError, UserCodeError
 from tuning_runner.episodes.gateway import Gateway
 from tuning_runner.episodes.outcomes import Ending, JudgeFailure
+from tuning_runner.episodes.pool import Lease, Pool, WorkerDied, WorkerStuck
 from tuning_runner.episodes.record import EVALUATION_PREFIX, EpisodeError, EpisodeRecord, TurnRecord, task_id
 from tuning_runner.episodes.rows import rows_of
 from tuning_runner.episodes.session import Session, SessionSpec
 from tuning_runner.episodes.turns import Turn
-from tuning_runner.episodes.workers import Lease, WorkerDied, WorkerPool, WorkerStuck
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _Try:
 class EpisodeRunner:
     """One task -> workflow -> judge -> outcome -> record, many at a time."""
 
-    def __init__(self, gateway: Gateway, pool: WorkerPool, settings: RunnerSettings) -> None:
+    def __init__(self, gateway: Gateway, pool: Pool, settings: RunnerSettings) -> None:
         self._gateway = gateway
         self._pool = pool
         self._settings = settings
@@ -84,6 +84,7 @@ class EpisodeRunner:
 
         Raises:
             UserCodeError: the judge's own code is wrong; the other episodes are stopped.
+            RunError: there are no workers any more.
         """
         self._abandoned.clear()
         tasks = [asyncio.create_task(self._episode(episode)) for episode in _episodes(batch)]
@@ -93,9 +94,9 @@ class EpisodeRunner:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            if isinstance(error, UserCodeError):
+            if isinstance(error, RunError):
                 finished = [task for task in tasks if not task.cancelled() and task.exception() is None]
-                raise UserCodeError(error.message, tuple(task.result().record for task in finished)) from error
+                error.records = tuple(task.result().record for task in finished)
             raise
 
     def abandon(self) -> None:

@@ -1,9 +1,10 @@
 """The processes in which user code runs: one template that loads it once, and workers forked from that.
 
 Started by `workers.WorkerPool` as `python -m tuning_runner.episodes.worker_process <descriptor>`: a fresh
-interpreter without any training library. The template imports the user's modules and then only forks, kills
-and reaps, so loading AgentScope (some 170 MB) is paid once and shared by all workers. A worker runs one
-episode at a time and may die in any way. Standard library only, but for `chat_model`.
+interpreter without any training library, beside the trainer or on a worker node. The template imports the
+user's modules and then only forks, kills and reaps, so loading AgentScope (some 170 MB) is paid once and shared
+by all workers. A worker runs one episode at a time and may die in any way. Standard library only, but for
+`chat_model`.
 """
 
 import asyncio
@@ -48,6 +49,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     for chatty in ("httpx", "openai", "httpcore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # A parent that is Ray's blocks SIGINT, which tools of user code, such as notebook kernels, are stopped with.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
     settings = json.loads(control.recv(_CONTROL_BYTES))

@@ -1,8 +1,8 @@
-"""The pool of worker processes in which user code runs, seen from the trainer.
+"""The pool of worker processes in which user code runs, on the machine of whoever holds the pool.
 
-`EpisodeRunner` leases a worker for each try; a worker that dies or outlives its deadline is killed with all
-that it started, and replaced. Nothing that user code does blocks the event loop here. What runs inside the
-processes is `worker_process`.
+That is the trainer, or `node.EpisodeNode` on a worker node. `EpisodeRunner` leases a worker for each try; a worker that
+dies or outlives its deadline is killed with all that it started, and replaced. Nothing that user code does blocks the
+event loop here. What runs inside the processes is `worker_process`.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any
 
 from tuning_contract.run_document import WorkflowSettings
 from tuning_runner.episodes.errors import EntrypointError, UserCodeError
+from tuning_runner.episodes.pool import WorkerDied, WorkerStuck
 from tuning_runner.episodes.text import writable_document
 
 _CONTROL_BYTES = 65536
@@ -38,14 +39,8 @@ class WorkerSettings:
     """Between an episode's deadline, which asynchronous code notices itself, and the kill."""
     start_seconds: float = 300.0
     """For importing the user's modules."""
-
-
-class WorkerDied(Exception):  # noqa: N818 - an event, told by the operating system
-    """The process ended by itself; the text says how."""
-
-
-class WorkerStuck(Exception):  # noqa: N818 - an event, told by the clock
-    """The process did not answer until deadline and grace had passed, and was killed."""
+    search_path: tuple[str, ...] | None = None
+    """Where modules are looked for; None: where this process looks."""
 
 
 class _Template:
@@ -57,11 +52,12 @@ class _Template:
         self._loaded = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control = ours
+        paths = sys.path if settings.search_path is None else settings.search_path
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "tuning_runner.episodes.worker_process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in paths)},
                 stdin=subprocess.DEVNULL,
             )
 
@@ -172,19 +168,19 @@ class _Worker:
             await self._writer.wait_closed()
 
 
-class Lease:
-    """One episode's hold on a worker; a killed worker is replaced at the next order."""
+class WorkerLease:
+    """A `pool.Lease` on a worker of this machine."""
 
     def __init__(self, pool: "WorkerPool") -> None:
         self._pool = pool
         self.worker: _Worker | None = None
 
     async def workflow(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Run the workflow: `{status: returned | raised | timeout, ...}` (see `worker_process`)."""
+        """Run the workflow."""
         return await self._ask({**order, "order": "workflow", "seconds": seconds}, seconds)
 
     async def judge(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Run the judge on `order.response` if it is there, else on what this worker's workflow returned."""
+        """Run the judge on `order.response`, or on what this worker's workflow returned."""
         return await self._ask({**order, "order": "judge", "seconds": seconds}, seconds)
 
     async def _ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -205,7 +201,7 @@ class Lease:
 
 
 class WorkerPool:
-    """Start it (which checks the user's entry points), lease workers, stop it; all in one event loop."""
+    """A `pool.Pool` of processes on this machine."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -251,10 +247,10 @@ class WorkerPool:
             await template.stop()
 
     @contextlib.asynccontextmanager
-    async def lease(self) -> AsyncIterator[Lease]:
+    async def lease(self) -> AsyncIterator[WorkerLease]:
         """Wait for a free place. A lease that is left by an exception, cancellation included, kills its worker."""
         async with self._free:
-            lease = Lease(self)
+            lease = WorkerLease(self)
             try:
                 yield lease
             except BaseException:

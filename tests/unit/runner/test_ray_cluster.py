@@ -1,5 +1,6 @@
-"""The wait for Ray's nodes and GPUs, with a scripted Ray."""
+"""The wait for Ray's nodes and GPUs, and the connection, with a scripted Ray. A real one: `test_ray_workers`."""
 
+import signal
 import sys
 from types import SimpleNamespace
 
@@ -22,8 +23,13 @@ def scripted(monkeypatch):
     def script(*looks: list[dict[str, object]]) -> list[str]:
         calls: list[str] = []
         left = list(looks)
+
+        def init(log_to_driver: bool, **_: object) -> None:
+            calls.append("init, output here" if log_to_driver else "init")
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray puts its own handler there
+
         fake = SimpleNamespace(
-            init=lambda **_: calls.append("init"),
+            init=init,
             nodes=lambda: left.pop(0) if len(left) > 1 else left[0],
             shutdown=lambda: calls.append("shutdown"),
         )
@@ -38,27 +44,56 @@ def scripted(monkeypatch):
 def test_it_waits_until_nodes_and_gpus_are_those_of_the_run(scripted):
     calls = scripted([a_node()], [a_node(), a_node(8, alive=False)], [a_node(), a_node(8)])
     said: list[str] = []
-    ray_cluster.wait_for_cluster(ExpectedCluster(2, 8), said.append)
+    with ray_cluster.joined(ExpectedCluster(2, 8), said.append):
+        assert calls == ["init", "shutdown"]
     assert said == ["waiting for Ray: 1 of 2 nodes, 0 of 8 GPUs"]
-    assert calls == ["init", "shutdown"]
+
+
+def test_with_episode_nodes_the_connection_stays_until_the_end_and_brings_their_output(scripted):
+    calls = scripted([a_node(), a_node()])
+    with ray_cluster.joined(ExpectedCluster(2, 0, episode_nodes=1), lambda line: None):
+        assert calls == ["init, output here"]
+    assert calls == ["init, output here", "shutdown"]
+
+
+def test_the_runners_own_handler_of_the_signal_to_stop_outlives_the_connection(scripted):
+    before = signal.getsignal(signal.SIGTERM)
+    scripted([a_node(), a_node()])
+    with ray_cluster.joined(ExpectedCluster(2, 0, episode_nodes=1), lambda line: None):
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_cluster_that_stays_too_small_is_a_lost_worker(scripted):
     calls = scripted([a_node()])
-    with pytest.raises(RunError, match="Ray has 1 nodes with 0 GPUs after 0 s, expected 2 with 8") as caught:
-        ray_cluster.wait_for_cluster(ExpectedCluster(2, 8), lambda line: None, patience=0)
+    with (
+        pytest.raises(RunError, match="Ray has 1 nodes with 0 GPUs after 0 s, expected 2 with 8") as caught,
+        ray_cluster.joined(ExpectedCluster(2, 8), lambda line: None, patience=0),
+    ):
+        pytest.fail("the run began")
     assert caught.value.cause is Cause.WORKER_LOST
     assert calls == ["init", "shutdown"]
 
 
 def test_a_head_alone_needs_no_look(scripted):
     calls = scripted([a_node()])
-    ray_cluster.wait_for_cluster(ExpectedCluster(1, 0), lambda line: None)
-    assert calls == []
+    with ray_cluster.joined(ExpectedCluster(1, 0), lambda line: None):
+        assert calls == []
 
 
 def test_outside_a_ray_job_there_is_nothing_to_wait_for(scripted, monkeypatch):
     calls = scripted([a_node()])
     monkeypatch.delenv("RAY_ADDRESS")
-    ray_cluster.wait_for_cluster(ExpectedCluster(2, 8), lambda line: None)
+    with ray_cluster.joined(ExpectedCluster(2, 8), lambda line: None):
+        assert calls == []
+
+
+def test_episode_nodes_outside_a_ray_job_are_a_config_error(scripted, monkeypatch):
+    calls = scripted([a_node()])
+    monkeypatch.delenv("RAY_ADDRESS")
+    with (
+        pytest.raises(RunError, match="set `cluster.episodeNodes` to 0") as caught,
+        ray_cluster.joined(ExpectedCluster(2, 0, episode_nodes=1), lambda line: None),
+    ):
+        pytest.fail("the run began")
+    assert caught.value.cause is Cause.CONFIG_INVALID
     assert calls == []

@@ -38,6 +38,12 @@ async def without_judge(task: Task, model: Any) -> WorkflowOutput:
     return WorkflowOutput(reward=task["reward"])
 
 
+async def tells_its_node(task: Task, model: Any) -> WorkflowOutput:
+    """The reward is the process that forked this worker: one on each node."""
+    await model([{"role": "user", "content": task["question"]}])
+    return WorkflowOutput(reward=os.getppid())
+
+
 async def scripted(task: Task, model: Any, logger: logging.Logger, auxiliary_models: dict[str, Any]) -> WorkflowOutput:
     """Does what the task's `does` says, after one turn."""
     does = task.get("does", "answer")
@@ -66,6 +72,8 @@ async def _deed(does: str, task: Task, model: Any, reply: str) -> WorkflowOutput
             await asyncio.open_connection("127.0.0.1", 9)
         except OSError as error:
             raise RuntimeError("the search tool is down") from error
+    if does == "where":
+        return WorkflowOutput(response=reply, metrics={"template": os.getppid()})
     if does == "exit":
         os._exit(3)
     if does == "sys.exit":

@@ -13,6 +13,7 @@ from tuning_contract.run_document import Sampling, WorkflowSettings
 from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult
 from tuning_runner.episodes.gateway import Gateway, GatewaySettings
 from tuning_runner.episodes.policy import Generation, GenerationRequest, Message, Reply, Tool
+from tuning_runner.episodes.pool import Pool
 from tuning_runner.episodes.runner import EpisodeRunner, RunnerSettings
 from tuning_runner.episodes.session import ModelLimits, Session, SessionSpec
 from tuning_runner.episodes.workers import WorkerPool, WorkerSettings
@@ -163,7 +164,7 @@ class Bench:
     """A gateway, a pool and a runner that are started."""
 
     gateway: Gateway
-    pool: WorkerPool
+    pool: Any
     runner: EpisodeRunner
     policy: ScriptedPolicy
 
@@ -184,11 +185,12 @@ async def a_bench(
     hidden_fields: tuple[str, ...] = ("answer",),
     module: str = AGENTS,
     renderer: CharacterRenderer | None = None,
+    make_pool: Callable[[WorkerSettings], Pool] = WorkerPool,
 ) -> AsyncIterator[Bench]:
     """Everything that runs episodes, with valid defaults."""
     policy = policy or ScriptedPolicy()
     names = WorkflowSettings(f"{module}:{workflow}", f"{module}:{judge}" if judge else None)
-    pool = WorkerPool(WorkerSettings(names, size=size, grace_seconds=0.3, start_seconds=60.0))
+    pool = make_pool(WorkerSettings(names, size=size, grace_seconds=0.3, start_seconds=60.0))
     settings = RunnerSettings(1, max_attempts, seconds, hidden_fields, retry_seconds=0.01)
     async with a_gateway(policy, renderer, limits) as gateway:
         await pool.start()

@@ -22,7 +22,7 @@ from tuning_runner.console import say
 from tuning_runner.episodes import journal
 from tuning_runner.episodes.batch import EpisodeResult
 from tuning_runner.episodes.errors import UserCodeError
-from tuning_runner.episodes.workers import Lease
+from tuning_runner.episodes.workers import WorkerLease
 from tuning_runner.groups import assign
 
 
@@ -290,15 +290,15 @@ async def test_an_abandoned_step_ends_at_once_with_lost_episodes_and_the_next_on
 
 async def test_an_episode_that_ends_in_the_moment_its_step_is_closed_is_late_and_has_no_reward() -> None:
     async with a_bench("without_judge", judge=None, size=1) as bench:
-        original = Lease.workflow
+        original = WorkerLease.workflow
 
-        async def workflow(lease: Lease, order: Any, seconds: float) -> dict[str, Any]:
+        async def workflow(lease: WorkerLease, order: Any, seconds: float) -> dict[str, Any]:
             reply = await original(lease, order, seconds)
             bench.runner.abandon()
             return reply
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Lease, "workflow", workflow)
+            patch.setattr(WorkerLease, "workflow", workflow)
             (result,) = await bench.run([{"reward": 1.0}])
     assert (result.record.outcome, result.record.reward) == (Outcome.LATE, None)
     assert len(result.turns) == 1
