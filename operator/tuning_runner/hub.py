@@ -128,14 +128,13 @@ class Commits:
         return found
 
 
-def fetch_model(source: HubSource, found: Found, say: Say, interval: float = _SECONDS_BETWEEN_LINES) -> Path:
+def fetch_model(source: HubSource, found: Found, say: Say) -> Path:
     """The folder of a model in the cache, after what is missing there was downloaded.
 
     Args:
         source: the repository.
         found: its commit.
-        say: gets a line before, every `interval` seconds, and after.
-        interval: seconds.
+        say: gets a line before, every few seconds, and after.
 
     Raises:
         RunError: ConfigInvalid, says what to change; HubUnreachable; StorageFailed without room for the files.
@@ -150,7 +149,7 @@ def fetch_model(source: HubSource, found: Found, say: Say, interval: float = _SE
         if missing:
             _require_room(cache, missing, label)
         folder = cache / repo_folder_name(repo_id=found.repo, repo_type="model")
-        with _Progress(folder, missing, say, f"{label}: {len(names)} files", interval):
+        with _Progress(folder, missing, say, f"{label}: {len(names)} files"):
             patterns = [glob.escape(name) for name in names]
             return Path(snapshot_download(found.repo, revision=found.commit, allow_patterns=patterns, token=token))
 
@@ -197,12 +196,11 @@ def _require_room(cache: Path, needed: int, label: str) -> None:
 class _Progress:
     """Tells how far a download is, by what lies in the cache."""
 
-    def __init__(self, folder: Path, missing: int, say: Say, label: str, interval: float) -> None:
+    def __init__(self, folder: Path, missing: int, say: Say, label: str) -> None:
         self._folder = folder
         self._missing = missing
         self._say = say
         self._label = label
-        self._interval = interval
         self._done = threading.Event()
         self._teller = threading.Thread(target=self._tell, name="download", daemon=True)
 
@@ -227,7 +225,7 @@ class _Progress:
             self._say(f"{self._label}, {_mebibytes(self._missing)} MiB downloaded in {seconds:.1f} s")
 
     def _tell(self) -> None:
-        while not self._done.wait(self._interval):
+        while not self._done.wait(_SECONDS_BETWEEN_LINES):
             stored = min(_stored(self._folder) - self._before, self._missing)
             self._say(f"{self._label}, {_mebibytes(stored)} of {_mebibytes(self._missing)} MiB")
 

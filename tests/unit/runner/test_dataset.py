@@ -1,12 +1,17 @@
-"""Task files of every format, and errors that say which line is wrong."""
+"""Task files of every format, the split of a folder, and errors that say which line is wrong."""
 
+import datetime
+import decimal
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from tuning_contract.causes import Cause
-from tuning_runner.dataset import DatasetError, load_dataset
+from tuning_runner.dataset import load_dataset
+from tuning_runner.dataset_files import EVALUATION_SPLITS, TRAINING_SPLITS
+from tuning_runner.dataset_formats import DatasetError
 
 ROWS = [{"question": "1 + 1", "answer": "2"}, {"question": "2 + 2", "answer": "4", "level": 3}]
 
@@ -27,13 +32,119 @@ def test_the_same_rows_have_the_same_digest_in_every_format(tmp_path):
 
     rows = [{"question": "1 + 1", "answer": "2"}, {"question": "2 + 2", "answer": "4"}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(lines(rows).encode()))
     found = [
         load_dataset(written(tmp_path, "rows.jsonl", lines(rows))),
         load_dataset(written(tmp_path, "rows.json", json.dumps(rows, indent=2))),
+        load_dataset(written(tmp_path, "rows.csv", "question,answer\n1 + 1,2\n2 + 2,4\n")),
         load_dataset(tmp_path / "rows.parquet"),
+        load_dataset(tmp_path / "rows.jsonl.gz"),
     ]
-    assert [list(dataset.rows) for dataset in found] == [rows] * 3
+    assert [list(dataset.rows) for dataset in found] == [rows] * 5
     assert len({dataset.digest for dataset in found}) == 1
+
+
+def test_a_csv_file_follows_rfc_4180_and_gives_strings(tmp_path):
+    text = '\ufeffquestion,answer\r\n"a ""b"", c\r\nd",007\r\n\r\n,1.5\r\n'
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    rows = load_dataset(tmp_path / "a.csv").rows
+    assert rows == ({"question": 'a "b", c\r\nd', "answer": "007"}, {"question": "", "answer": "1.5"})
+
+
+def test_a_csv_value_may_be_longer_than_the_limit_of_pythons_reader(tmp_path):
+    long = "x" * 200_000
+    assert load_dataset(written(tmp_path, "a.csv", f"prompt\n{long}\n")).rows == ({"prompt": long},)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC), "datetime"),
+        (datetime.date(2024, 5, 1), "date"),
+        (datetime.timedelta(seconds=1), "timedelta"),
+        (decimal.Decimal("1.50"), "Decimal"),
+        (b"png", "bytes"),
+        ([{"at": datetime.time(1)}], "time"),
+    ],
+)
+def test_what_no_json_object_can_hold_is_refused_by_its_column(tmp_path, value, kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist([{"q": "1", "x": value}]), tmp_path / "a.parquet")
+    with pytest.raises(DatasetError, match=rf"row 0 of .* has a value of type {kind} in the column `x`.*as text"):
+        load_dataset(tmp_path / "a.parquet")
+
+
+def test_the_nested_values_of_a_parquet_file_are_plain_json(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    row = {"turns": [{"role": "user", "n": 1}], "ratio": 0.5, "ok": True, "missing": None}
+    table = pyarrow.Table.from_pylist([row]).append_column(
+        "map", pyarrow.array([[("a", 1)]], type=pyarrow.map_(pyarrow.string(), pyarrow.int64()))
+    )
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert load_dataset(tmp_path / "a.parquet").rows == (row | {"map": {"a": 1}},)
+
+
+def a_folder(root: Path, *names: str) -> Path:
+    """A folder of task files, each with one row that tells its name."""
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"file\n{name}\n" if name.endswith(".csv") else json.dumps({"file": name}) + "\n")
+    return root
+
+
+SHARDS = ("data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", "data/test-00000-of-00001.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "usual", "expected"),
+    [
+        (("train.jsonl", "test.jsonl"), None, TRAINING_SPLITS, ("train.jsonl",)),
+        (("train.jsonl", "test.jsonl"), None, EVALUATION_SPLITS, ("test.jsonl",)),
+        (("train.jsonl", "heldout.csv"), None, EVALUATION_SPLITS, ("heldout.csv",)),
+        (("validation.jsonl", "heldout.csv"), None, EVALUATION_SPLITS, ("validation.jsonl",)),
+        (("train.jsonl", "test.jsonl"), "test", TRAINING_SPLITS, ("test.jsonl",)),
+        (("dev.jsonl", "devices.jsonl"), "dev", EVALUATION_SPLITS, ("dev.jsonl",)),
+        (("hard_2.jsonl", "hard_1.csv", "easy.csv"), "hard", TRAINING_SPLITS, ("hard_1.csv", "hard_2.jsonl")),
+        (("train/part-0.csv", "train/part-1.csv", "test/part-0.csv"), "train", TRAINING_SPLITS,
+         ("train/part-0.csv", "train/part-1.csv")),
+        (SHARDS, None, TRAINING_SPLITS, SHARDS[:2]),
+        (SHARDS, None, EVALUATION_SPLITS, SHARDS[2:]),
+        (("data/test/a.jsonl", "data/train/a.jsonl"), None, EVALUATION_SPLITS, ("data/test/a.jsonl",)),
+        (("a.jsonl", "b.jsonl", "other/c.jsonl"), None, TRAINING_SPLITS, ("a.jsonl", "b.jsonl")),
+        (("trains.jsonl", "tests.jsonl"), None, EVALUATION_SPLITS, ("tests.jsonl", "trains.jsonl")),
+        (("train.jsonl", ".train.jsonl", "train.md"), None, TRAINING_SPLITS, ("train.jsonl",)),
+    ],
+)  # fmt: skip
+def test_the_split_of_a_folder_is_found_by_the_usual_names(tmp_path, names, split, usual, expected):
+    rows = load_dataset(a_folder(tmp_path, *names), split=split, usual_splits=usual).rows
+    assert tuple(row["file"] for row in rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "usual", "message"),
+    [
+        (("test.jsonl", "dev/a.csv"), None, TRAINING_SPLITS,
+         r"has the splits `test`, `dev`, but none that is called `train`: set `split` to"),
+        (("train.jsonl",), None, EVALUATION_SPLITS,
+         r"has the splits `train`, but none that is called `test`, `validation`, `heldout`: set `split`"),
+        (("train.jsonl", "other/a.csv"), "test", TRAINING_SPLITS,
+         r"has no files of the split `test`; it has: other/, train\.jsonl"),
+        (("other/a.csv",), None, TRAINING_SPLITS, r"has no file that ends with .*; it has: other/"),
+    ],
+)  # fmt: skip
+def test_a_folder_without_the_split_says_what_it_has(tmp_path, names, split, usual, message):
+    with pytest.raises(DatasetError, match=message):
+        load_dataset(a_folder(tmp_path, *names), split=split, usual_splits=usual)
+
+
+def test_a_split_of_one_file_is_refused(tmp_path):
+    with pytest.raises(DatasetError, match=r"is one file, of which `split` cannot choose any: remove `split: test`"):
+        load_dataset(written(tmp_path, "a.jsonl", lines(ROWS)), split="test")
 
 
 def test_another_order_is_another_dataset(tmp_path):
