@@ -7,7 +7,7 @@ KubeRay 1.6 and 1.5 accept it and add what is not set here, `num-cpus` from the 
 from tuning_operator.api import meta
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.api.v1alpha1_cluster import PodSpec, WorkerSpec
-from tuning_operator.desired import fragments, names, pods
+from tuning_operator.desired import fragments, names, pod_template
 from tuning_operator.desired.fragments import Manifest
 from tuning_operator.desired.model_source import ModelSource
 from tuning_operator.settings import Settings
@@ -25,6 +25,11 @@ def build(run: TuningRun, settings: Settings, attempt: int, source: ModelSource 
         settings: of the installation.
         attempt: its number.
         source: the finished run that `spec.model.run` names, if it does.
+
+    Raises:
+        PatchRefused: a `podTemplatePatch` is not allowed; `Accepted` keeps such runs away.
+        KeyError: a node pool is not known; `Accepted` keeps such runs away, too.
+        ValueError: the run starts from the model of another one, and `source` is None.
     """
     workers = [_workers(run, settings, attempt, group, source) for group in run.spec.cluster.workers]
     return {
@@ -43,7 +48,7 @@ def build(run: TuningRun, settings: Settings, attempt: int, source: ModelSource 
             "authOptions": {"mode": "token"},
             "headGroupSpec": {
                 "rayStartParams": _head_parameters(run),
-                "template": pods.head(run, settings, attempt, source),
+                "template": pod_template.head(run, settings, attempt, source),
             },
             **({"workerGroupSpecs": workers} if workers else {}),
         },
@@ -66,7 +71,7 @@ def _workers(
         "minReplicas": group.replicas,
         "maxReplicas": group.replicas,
         "rayStartParams": _gpu_count(group),
-        "template": pods.worker(run, settings, attempt, group, source),
+        "template": pod_template.worker(run, settings, attempt, group, source),
     }
 
 
