@@ -46,7 +46,7 @@ def test_episodes_run_in_the_worker_pods_and_nowhere_else(installation: Installa
     run = succeeds(installation, "workers")
     assert run["status"]["progress"]["step"] == 3
     assert marks(installation, run) == workers
-    assert "2 nodes" in log_of(installation, "workers")
+    assert "episode workers on 2 nodes" in log_of(installation, "workers")
 
 
 def test_a_run_survives_the_loss_of_a_worker_pod_and_uses_the_one_that_replaces_it(installation: Installation) -> None:
