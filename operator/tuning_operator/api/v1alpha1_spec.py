@@ -51,7 +51,7 @@ def needs_lora(engines: Iterable[Engine]) -> tuple[Rule, ...]:
             f"!has(self.algorithm.lora) || !(self.engine.type in {without!r})",
             f"`algorithm.lora` must not be set with engine {' or '.join(without)}, which trains all weights: leave it "
             "out, or choose another engine",
-            "algorithm",
+            "algorithm.lora",
         ),
     )
 
@@ -61,29 +61,31 @@ class TuningRunSpec(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         rule(
-            "self.rollout.minGroupSize <= self.algorithm.groupSize",
+            # A group of one is the other rule's matter where a method needs two.
+            "self.rollout.minGroupSize <= self.algorithm.groupSize || "
+            f"(self.algorithm.groupSize < 2 && self.algorithm.type in {list(GROUP_METHODS)!r})",
             "`rollout.minGroupSize` must not be more than `algorithm.groupSize`: no group would ever be trained; "
             "lower the one or raise the other",
-            "rollout",
+            "rollout.minGroupSize",
         ),
         rule(
             f"!(self.algorithm.type in {list(GROUP_METHODS)!r}) || self.rollout.minGroupSize >= 2",
             f"`rollout.minGroupSize` must be at least 2 with {', '.join(GROUP_METHODS)}, which compare the episodes "
             "of one task",
-            "rollout",
+            "rollout.minGroupSize",
         ),
         rule(
             f"!(self.engine.type in {HEAD_TRAINERS!r}) || self.cluster.head.gpus <= 1",
             f"`cluster.head.gpus` must be at most 1 with engine {' or '.join(HEAD_TRAINERS)}, which trains on one GPU: "
             "more would lie idle",
-            "cluster",
+            "cluster.head.gpus",
         ),
         rule(
             f"!(self.engine.type in {HEAD_TRAINERS!r}) || !has(self.cluster.workers) || "
             "self.cluster.workers.all(worker, worker.gpus == 0)",
             f"`cluster.workers[].gpus` must be 0 with engine {' or '.join(HEAD_TRAINERS)}, which trains on the head: "
             "ask for the GPU in `cluster.head.gpus`",
-            "cluster",
+            "cluster.workers",
         ),
         *needs_lora(ENGINES.values()),
         rule(
@@ -92,7 +94,7 @@ class TuningRunSpec(ApiModel):
             "!('ReadWriteOncePod' in self.checkpoint.volume.claimTemplate.accessModes)",
             "`checkpoint.volume.claimTemplate.accessModes` must not be ReadWriteOncePod with `cluster.workers`, since "
             "head and workers mount it: use ReadWriteMany, or ReadWriteOnce if all pods fit on one node",
-            "checkpoint",
+            "checkpoint.volume.claimTemplate.accessModes",
         ),
         valid_keys("podLabels"),
         valid_keys("podAnnotations"),

@@ -1,0 +1,110 @@
+"""Names, and what may change after creation, on a real kube-apiserver; and that no rule is without a test."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.api import ApiError
+from tests.cluster.control_plane import ControlPlane
+from tests.integration import test_api_rules_of_pods, test_api_rules_of_training
+from tests.integration.api_requests import DRY, MERGE_PATCH, RUNS, STRICT, RuleCase, as_written, complaints
+from tuning_operator.api import crd
+
+pytestmark = pytest.mark.control_plane
+
+NAME = (
+    "`metadata.name` must be at most 39 lower-case letters, digits and hyphens, begin with a letter and end with a "
+    "letter or digit: choose a shorter or simpler name"
+)
+ANOTHER_RUN = "`spec.model.run.name` must be another run: this one has no model before it is trained"
+NO_RUN = {"run": {"name": "run"}, "image": None}
+
+# (field, another value): every field of the spec, changed, added or removed
+CHANGES: list[tuple[str, Any]] = [
+    ("seed", 1),
+    ("engine", {"rayVersion": "2.61.0"}),
+    ("model", {"maxModelLength": 4096}),
+    ("dataset", {"order": "Sequential"}),
+    ("algorithm", {"steps": 13}),
+    ("rollout", {"concurrency": 1}),
+    ("workflow", {"judge": None}),
+    ("cluster", {"head": {"gpus": 1}}),
+    ("checkpoint", {"keepLast": 1}),
+    ("metrics", {"remoteWrite": {"url": "http://prometheus:9090/api/v1/write"}}),
+    ("priorityClassName", "research"),
+    ("serviceAccountName", "tuning"),
+    ("imagePullSecrets", [{"name": "registry"}]),
+    ("podLabels", {"team": "a"}),
+    ("podAnnotations", {"team": "a"}),
+]
+
+
+def immutable(field: str) -> str:
+    return f"`{field}` is immutable: delete the run, or create another one under a new name"
+
+
+def messages(schema: Any) -> Iterator[str]:
+    """Messages of all rules in a schema."""
+    if isinstance(schema, dict):
+        yield from (entry["message"] for entry in schema.get("x-kubernetes-validations", []))
+        for child in schema.values():
+            yield from messages(child)
+
+
+@pytest.fixture(scope="module")
+def made(control_plane: ControlPlane) -> Iterator[dict[str, Any]]:
+    """A run that exists, for the rules of change."""
+    yield control_plane.api.request("POST", f"{RUNS}?{STRICT}", as_written("changing"))
+    control_plane.api.request("DELETE", f"{RUNS}/changing")
+
+
+def test_a_name_of_39_characters_is_accepted_and_one_more_or_a_leading_digit_is_not(
+    control_plane: ControlPlane,
+) -> None:
+    control_plane.api.request("POST", f"{RUNS}?{DRY}", as_written("a" * 39))
+    for name in ("a" * 40, "1run", "a.b"):
+        with pytest.raises(ApiError) as caught:
+            control_plane.api.request("POST", f"{RUNS}?{DRY}", as_written(name))
+        assert [message for _, message in complaints(caught.value)] == [NAME]
+
+
+def test_a_run_cannot_start_from_its_own_model(control_plane: ControlPlane) -> None:
+    control_plane.api.request("POST", f"{RUNS}?{DRY}", as_written("other", model=NO_RUN))
+    with pytest.raises(ApiError) as caught:
+        control_plane.api.request("POST", f"{RUNS}?{DRY}", as_written("run", model=NO_RUN))
+    assert [message for _, message in complaints(caught.value)] == [ANOTHER_RUN]
+
+
+@pytest.mark.parametrize(("field", "value"), CHANGES)
+def test_a_field_cannot_be_changed_after_creation(
+    control_plane: ControlPlane, made: dict[str, Any], field: str, value: Any
+) -> None:
+    del made
+    with pytest.raises(ApiError) as caught:
+        control_plane.api.request("PATCH", f"{RUNS}/changing?{DRY}", {"spec": {field: value}}, MERGE_PATCH)
+    assert complaints(caught.value) == [(f"spec.{field}", immutable(field))]
+
+
+def test_a_field_cannot_be_removed_after_creation(control_plane: ControlPlane) -> None:
+    control_plane.api.request("POST", f"{RUNS}?{STRICT}", as_written("keeping", serviceAccountName="tuning"))
+    change = {"spec": {"serviceAccountName": None}}
+    with pytest.raises(ApiError) as caught:
+        control_plane.api.request("PATCH", f"{RUNS}/keeping?{DRY}", change, MERGE_PATCH)
+    control_plane.api.request("DELETE", f"{RUNS}/keeping")
+    assert complaints(caught.value) == [("spec.serviceAccountName", immutable("serviceAccountName"))]
+
+
+def test_an_unchanged_spec_and_new_labels_are_accepted(control_plane: ControlPlane, made: dict[str, Any]) -> None:
+    change = {"metadata": {"labels": {"team": "a"}}, "spec": made["spec"]}
+    control_plane.api.request("PATCH", f"{RUNS}/changing?{DRY}", change, MERGE_PATCH)
+
+
+def test_no_rule_is_without_a_test_and_no_test_without_its_rule() -> None:
+    cases: list[RuleCase] = [
+        *test_api_rules_of_pods.RULES,
+        *test_api_rules_of_training.RULES,
+        *test_api_rules_of_training.RESERVED_KEYS,
+    ]
+    tested = {NAME, ANOTHER_RUN} | {immutable(field) for field, _ in CHANGES} | {case.message for case in cases}
+    assert set(messages(crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"])) == tested

@@ -1,0 +1,100 @@
+"""The rules over engine, model, tasks, algorithm and episodes, each from both sides, on a real kube-apiserver."""
+
+import pytest
+
+from tests.cluster.control_plane import ControlPlane
+from tests.integration.api_requests import RuleCase, Spec, judge
+from tuning_contract.engine_config import RESERVED
+from tuning_operator.api.v1alpha1_training import STUB_TYPES
+
+pytestmark = pytest.mark.control_plane
+
+HUB = {"repo": "openai/gsm8k", "split": "train"}
+HELDOUT = {"name": "heldout", "image": {"path": "/opt/data/heldout.jsonl"}}
+EITHER_MODEL = "set exactly one of `huggingFace`, `volume`, `image`, `run`"
+EITHER_DATASET = "set exactly one of `huggingFace`, `volume`, `configMap`, `image`"
+EITHER_LENGTH = "set exactly one of `epochs`, `steps`"
+RAY = "`rayVersion` must be at least 2.53.0: earlier ones lack token authentication or the health check in use"
+COMPARES = "must be at least 2 with multi_step_grpo, rloo, which compare the episodes of one task"
+ALONE = {"type": "reinforceplusplus", "groupSize": 1}
+STUB_VALUES = {"number": 1, "string": "x", "boolean": True}
+
+
+def sets(entry: Spec) -> Spec:
+    """A run with one held-out set."""
+    return {"dataset": {"evaluation": [entry]}}
+
+
+RULES = [
+    RuleCase("spec.model", EITHER_MODEL, {"model": {"image": None}}, {}),
+    RuleCase(
+        "spec.model",
+        EITHER_MODEL,
+        {"model": {"run": {"name": "other"}}},
+        {"model": {"run": {"name": "other"}, "image": None}},
+    ),
+    RuleCase(
+        "spec.model.maxResponseTokens",
+        "`maxResponseTokens` must be less than `maxModelLength`: the prompt needs room too",
+        {"model": {"maxModelLength": 64, "maxResponseTokens": 64}},
+        {"model": {"maxModelLength": 64, "maxResponseTokens": 63}},
+    ),
+    RuleCase(
+        "spec.dataset.train",
+        EITHER_DATASET,
+        {"dataset": {"train": {"huggingFace": HUB}}},
+        {"dataset": {"train": {"huggingFace": HUB, "image": None}}},
+    ),
+    RuleCase("spec.dataset.evaluation[0]", EITHER_DATASET, sets({"name": "heldout"}), sets(HELDOUT)),
+    RuleCase(
+        "spec.dataset.evaluation[0].name",
+        "`name` must not be train, which is the training set's: choose another",
+        sets(HELDOUT | {"name": "train"}),
+        sets(HELDOUT | {"name": "trained"}),
+    ),
+    RuleCase(
+        "spec.algorithm", EITHER_LENGTH, {"algorithm": {"steps": None}}, {"algorithm": {"steps": None, "epochs": 0.5}}
+    ),
+    RuleCase("spec.algorithm", EITHER_LENGTH, {"algorithm": {"epochs": 1}}, {}),
+    RuleCase(
+        "spec.algorithm.groupSize",
+        f"`groupSize` {COMPARES}",
+        {"algorithm": {"type": "rloo", "groupSize": 1}, "rollout": {"minGroupSize": 2}},
+        {"algorithm": {"type": "rloo", "groupSize": 2}, "rollout": {"minGroupSize": 2}},
+    ),
+    RuleCase(
+        "spec.rollout.minGroupSize",
+        f"`rollout.minGroupSize` {COMPARES}",
+        {"rollout": {"minGroupSize": 1}},
+        {"algorithm": ALONE, "rollout": {"minGroupSize": 1}},
+    ),
+    RuleCase(
+        "spec.rollout.minGroupSize",
+        "`rollout.minGroupSize` must not be more than `algorithm.groupSize`: no group would ever be trained; lower the "
+        "one or raise the other",
+        {"rollout": {"minGroupSize": 9}},
+        {"rollout": {"minGroupSize": 8}},
+    ),
+    RuleCase("spec.engine.rayVersion", RAY, {"engine": {"rayVersion": "2.52.9"}}, {"engine": {"rayVersion": "2.53.0"}}),
+    RuleCase("spec.engine.rayVersion", RAY, {"engine": {"rayVersion": "1.99.0"}}, {"engine": {"rayVersion": "3.0.0"}}),
+]
+
+RESERVED_KEYS = [
+    RuleCase(
+        f"spec.engine.config.{key}",
+        f"`{key}` is reserved: set `spec.{owner}` instead",
+        {"engine": {"config": {key: STUB_VALUES[STUB_TYPES.get(key, "number")]}}},
+        {"engine": {"config": {"weight_decay": 0.1}}},
+    )
+    for key, owner in RESERVED.items()
+]
+
+
+@pytest.mark.parametrize("case", RULES, ids=str)
+def test_a_rule_refuses_what_breaks_it_and_accepts_what_keeps_it(control_plane: ControlPlane, case: RuleCase) -> None:
+    judge(control_plane, case)
+
+
+@pytest.mark.parametrize("case", RESERVED_KEYS, ids=str)
+def test_a_key_that_the_api_owns_is_refused_by_its_name(control_plane: ControlPlane, case: RuleCase) -> None:
+    judge(control_plane, case)
