@@ -140,8 +140,7 @@ def _added(volume: VolumeSpec) -> Mount:
         source["secret"] = {"secretName": volume.secret.secret_name}
     if volume.empty_dir:
         source["emptyDir"] = {"sizeLimit": volume.empty_dir.size_limit}
-    read_only = volume.empty_dir is None if volume.read_only is None else volume.read_only
-    return Mount(f"{USER_PREFIX}{volume.name}", source, volume.mount_path, read_only)
+    return Mount(f"{USER_PREFIX}{volume.name}", source, volume.mount_path, volume.mounted_read_only)
 
 
 def _claim(name: str, claim: str, path: str, *, read_only: bool = True) -> Mount:

@@ -11,13 +11,11 @@ from typing import Any
 from tuning_operator.api import meta
 from tuning_operator.api.v1alpha1_cluster import RESERVED_MOUNTS
 from tuning_operator.api.v1alpha1_execution import RESERVED_VARIABLES
+from tuning_operator.api.v1alpha1_spec import RESERVED_LABELS
 from tuning_operator.desired.fragments import Manifest
 from tuning_operator.desired.mounts import USER_PREFIX
 from tuning_operator.desired.patch import PatchRefused, Path, entries, list_keys
 from tuning_operator.desired.pods import RAY_CONTAINER, RAY_WORKER_CONTAINER, SIDECAR_CONTAINER
-
-KUBERAY_LABEL = "app.kubernetes.io/created-by"
-"""KubeRay's Service finds the head by it."""
 
 _RAY = (f"containers[{RAY_CONTAINER}]", f"containers[{RAY_WORKER_CONTAINER}]")
 _SIDECAR = f"initContainers[{SIDECAR_CONTAINER}]"
@@ -208,7 +206,7 @@ def _reserved_additions(old: Manifest, new: Manifest, path: Path) -> Iterator[Pa
 
 
 def _is_operators_key(key: str) -> bool:
-    return key.startswith((f"{meta.GROUP}/", "ray.io/")) or key in (meta.MANAGED_BY_LABEL, KUBERAY_LABEL)
+    return key.startswith((f"{meta.GROUP}/", "ray.io/")) or key in RESERVED_LABELS
 
 
 def _is_reserved_variable(name: str) -> bool:
