@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 import uvloop
 
 from tuning_operator.api import meta
+from tuning_operator.api.conditions import Phase
 from tuning_operator.cluster import projections
 from tuning_operator.cluster.announcer import Announcer
 from tuning_operator.cluster.client import ApiClient, Selection
 from tuning_operator.cluster.credentials import Credentials
 from tuning_operator.cluster.execute import Executor, Hands
 from tuning_operator.cluster.informer import Informer, Subject
+from tuning_operator.cluster.kuberay import KubeRay
 from tuning_operator.cluster.memory import Memory
 from tuning_operator.cluster.observe import Caches, Observer
 from tuning_operator.cluster.progress import ProgressPoller
@@ -63,24 +65,27 @@ async def _core(settings: Settings, telemetry: Telemetry, credentials: Credentia
         telemetry.show(caches, queue)
         announcer = Announcer(client, platform.node() or "operator")
         executor = Executor(Hands(client, caches, memory, sidecars, announcer, _now), settings)
-        observer = Observer(caches, memory)
+        kuberay = KubeRay(client, caches.clusters, functools.partial(_wake_rejected, caches, queue))
+        observer = Observer(caches, memory, kuberay, settings)
         reconciler = Reconciler(queue, observer, executor, memory, telemetry, settings, _now)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(telemetry.serve(settings.http_port))
-            await _synced(caches, tasks)
+            await _synced(caches, kuberay, tasks)
             tasks.create_task(announcer.run())
             tasks.create_task(ProgressPoller(caches, memory, queue, sidecars, _now).run())
             for _ in range(WORKERS):
                 tasks.create_task(reconciler.work())
 
 
-async def _synced(caches: Caches, tasks: asyncio.TaskGroup) -> None:
+async def _synced(caches: Caches, kuberay: KubeRay, tasks: asyncio.TaskGroup) -> None:
     """Start the watches and wait until every copy is complete: nothing is decided on half a world."""
     gc.disable()
     for informer in caches.all():
         tasks.create_task(informer.run())
     for informer in caches.all():
         await informer.synced.wait()
+    tasks.create_task(kuberay.run())
+    await kuberay.looked.wait()
     gc.enable()
     # What was read at the start lives long: it need not be looked through again and again.
     gc.collect()
@@ -98,7 +103,7 @@ def _caches(client: ApiClient, queue: WorkQueue, memory: Memory, namespace: str)
     ours = functools.partial(Selection, namespace=namespace, labels=meta.RUN_UID_LABEL)
     label, wake = projections.label_of_run, queue.add
     runs = Subject(Selection(TUNING_RUNS, namespace), projections.run, _uid, wake)
-    claims = Subject(Selection(CLAIMS, namespace, metadata_only=True), projections.claim, label, wake)
+    claims = Subject(Selection(CLAIMS, namespace), projections.claim, label, wake)
     informers = Caches(
         runs=Informer(client, runs),
         clusters=Informer(client, Subject(ours(RAY_CLUSTERS), projections.cluster, label, wake)),
@@ -107,6 +112,13 @@ def _caches(client: ApiClient, queue: WorkQueue, memory: Memory, namespace: str)
         claims=Informer(client, claims),
     )
     return informers
+
+
+def _wake_rejected(caches: Caches, queue: WorkQueue) -> None:
+    """Let every run that waits for something be looked at again."""
+    for view in caches.runs.views():
+        if view.phase == Phase.REJECTED:
+            queue.add(view.uid)
 
 
 def _uid(raw: projections.Raw) -> str:

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from tests.builders import UID, a_run_object, some_settings
-from tests.unit.cluster.caches import some_caches
+from tests.unit.cluster.caches import an_observer, some_caches
 from tests.unit.cluster.server import FakeServer, a_status
 from tests.unit.engine.worlds import NOW
 from tuning_operator.api import meta
@@ -16,7 +16,7 @@ from tuning_operator.cluster.announcer import Announcer
 from tuning_operator.cluster.client import ApiClient
 from tuning_operator.cluster.execute import Executor, Hands
 from tuning_operator.cluster.memory import Memory
-from tuning_operator.cluster.observe import Caches, Observer
+from tuning_operator.cluster.observe import Caches
 from tuning_operator.cluster.queue import Lane, WorkQueue
 from tuning_operator.cluster.sidecar import SidecarClient
 from tuning_operator.engine.plan import Plan
@@ -34,7 +34,7 @@ class Desk:
         self.queue, self.memory = WorkQueue(), Memory()
         announcer = Announcer(client, "test")
         hands = Hands(client, self.caches, self.memory, SidecarClient(), announcer, lambda: NOW)
-        observer = Observer(self.caches, self.memory)
+        observer = an_observer(self.caches, self.memory)
         executor = Executor(hands, some_settings())
         self.reconciler = Reconciler(
             self.queue, observer, executor, self.memory, Telemetry(), some_settings(), lambda: NOW

@@ -26,8 +26,6 @@ CONNECTIONS = 32
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _METHODS = {"list": "GET", "get": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
-_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_METADATA_WATCH = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _LONGEST_HOLD = 30.0
 
 Manifest = Mapping[str, Any]
@@ -49,7 +47,6 @@ class Selection:
     """Empty: all namespaces."""
     labels: str = ""
     fields: str = ""
-    metadata_only: bool = False
 
     def query(self, **more: str) -> str:
         """The query string of a list or watch."""
@@ -93,8 +90,7 @@ class ApiClient:
         """Return one page of a list, with `metadata.continue` when there is more."""
         path = selection.resource.path(selection.namespace)
         query = selection.query(limit=str(limit), **{"continue": token})
-        accept = _METADATA_ONLY if selection.metadata_only else _JSON
-        return await self._call("list", selection.resource, f"{path}?{query}", accept=accept)
+        return await self._call("list", selection.resource, f"{path}?{query}")
 
     async def watch(
         self, selection: Selection, version: str, seconds: int, quiet_seconds: float
@@ -115,12 +111,11 @@ class ApiClient:
             watch="true", allowWatchBookmarks="true", resourceVersion=version, timeoutSeconds=str(seconds)
         )
         path = f"{selection.resource.path(selection.namespace)}?{query}"
-        accept = _METADATA_WATCH if selection.metadata_only else _JSON
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=quiet_seconds)
         kind = selection.resource.qualified
         began = time.monotonic()
         try:
-            async with self._open("GET", path, accept, timeout=timeout) as response:
+            async with self._open("GET", path, timeout=timeout) as response:
                 self._observer.requested("watch", selection.resource.plural, response.status, time.monotonic() - began)
                 if response.status != 200:
                     self._raise(from_answer("watch", kind, response.status, await _json(response)))
@@ -136,9 +131,47 @@ class ApiClient:
         """Read one object."""
         return await self._call("get", resource, resource.path(namespace, name))
 
-    async def create(self, resource: Resource, namespace: str, manifest: Manifest) -> dict[str, Any]:
-        """Make an object; returns it as the server keeps it. AlreadyExists when the name is taken."""
-        return await self._call("create", resource, resource.path(namespace), manifest)
+    async def schemas(self, group: str, version: str, known: str = "") -> tuple[dict[str, Any] | None, str]:
+        """Read the OpenAPI document of one version of a group, as every authenticated user may.
+
+        Args:
+            group: Such as `ray.io`.
+            version: Such as `v1`.
+            known: The tag of the document that the caller has read before.
+
+        Returns:
+            The document, None when it still is the known one, and its tag.
+        """
+        path, kind, began, code = f"/openapi/v3/apis/{group}/{version}", "openapi", time.monotonic(), 0
+        try:
+            async with self._open("GET", path, headers={"If-None-Match": known} if known else {}) as response:
+                code, tag = response.status, response.headers.get("ETag", "")
+                document = await _json(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise no_answer("get", kind, error) from error
+        finally:
+            self._observer.requested("get", kind, code, time.monotonic() - began)
+        if code >= 400:
+            self._raise(from_answer("get", kind, code, document))
+        return (None if code == 304 else document), tag
+
+    async def create(
+        self, resource: Resource, namespace: str, manifest: Manifest, *, strict: bool = False
+    ) -> dict[str, Any]:
+        """Make an object; returns it as the server keeps it.
+
+        Args:
+            resource: Of which kind.
+            namespace: Where.
+            manifest: The whole object.
+            strict: The server refuses a field that it does not know, instead of dropping it.
+
+        Raises:
+            AlreadyExists: The name is taken.
+            ApiError: Any other answer that is no success.
+        """
+        path = resource.path(namespace) + ("?fieldValidation=Strict" if strict else "")
+        return await self._call("create", resource, path, manifest)
 
     async def patch_status(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> dict[str, Any]:
         """Merge a patch into the status subresource; returns the whole object."""
@@ -150,22 +183,20 @@ class ApiClient:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         return await self._call("delete", resource, resource.path(namespace, name), options)
 
-    def _open(self, method: str, path: str, accept: str = _JSON, **more: Any) -> Any:
+    def _open(self, method: str, path: str, **more: Any) -> Any:
         if self._session is None:
             raise RuntimeError("the client is not open")
-        headers = {"Accept": accept, **self._credentials.headers(), **more.pop("headers", {})}
+        headers = {"Accept": _JSON, **self._credentials.headers(), **more.pop("headers", {})}
         return self._session.request(method, self._credentials.server + path, headers=headers, **more)
 
-    async def _call(
-        self, verb: str, resource: Resource, path: str, body: Manifest | None = None, accept: str = _JSON
-    ) -> dict[str, Any]:
+    async def _call(self, verb: str, resource: Resource, path: str, body: Manifest | None = None) -> dict[str, Any]:
         await self._held()
         more: dict[str, Any] = {}
         if body is not None:
             more = {"data": orjson.dumps(body), "headers": {"Content-Type": _MERGE if verb == "patch" else _JSON}}
         began, code = time.monotonic(), 0
         try:
-            async with self._open(_METHODS[verb], path, accept, **more) as response:
+            async with self._open(_METHODS[verb], path, **more) as response:
                 code = response.status
                 document = await _json(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -144,7 +144,9 @@ class Executor:
         manifest = planning.manifest(child, world, self._settings)
         resource = BY_KIND[child]
         try:
-            raw = await self._hands.client.create(resource, world.run.namespace, manifest)
+            # Of a RayCluster no field may be dropped: the token that protects it is one, and users write some.
+            strict = child is Child.CLUSTER
+            raw = await self._hands.client.create(resource, world.run.namespace, manifest, strict=strict)
         except errors.AlreadyExists as error:
             found = await self._existing(resource, world.run.namespace, manifest["metadata"]["name"])
             if found is None:

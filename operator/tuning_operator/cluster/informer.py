@@ -21,7 +21,8 @@ PAGE = 50
 WATCH_SECONDS = 300
 QUIET_SECONDS = 90.0
 """A server sends a bookmark every 60 to 75 seconds, so a watch that is silent for longer is dead."""
-MISSING_KIND_SECONDS = 10.0
+MISSING_KIND_SECONDS = 3.0
+"""So that a run that waits for KubeRay goes on within seconds."""
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 10.0
 
@@ -165,8 +166,7 @@ class Informer(Generic[View]):
             self._heard_at = time.monotonic()
             # Every page speaks of the same moment: the version of the first one.
             version = version or page["metadata"]["resourceVersion"]
-            # A list of metadata only says null when it is empty.
-            for raw in page["items"] or ():
+            for raw in page["items"]:
                 seen.add(_place(raw))
                 self._news(raw)
             token = page["metadata"].get("continue", "")

@@ -10,13 +10,17 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from tuning_operator.api import meta
+from tuning_operator.api.conditions import Phase
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.cluster.informer import Informer
+from tuning_operator.cluster.kuberay import KubeRay
 from tuning_operator.cluster.memory import Memory
-from tuning_operator.cluster.projections import ClaimView, RunView
+from tuning_operator.cluster.projections import RunView
 from tuning_operator.desired import names
-from tuning_operator.engine import facts
-from tuning_operator.engine.world import ClusterView, JobView, PodView, World
+from tuning_operator.engine import facts, references
+from tuning_operator.engine.world import ClaimView, ClusterView, JobView, PodView, SourceRun, World
+from tuning_operator.errors import SpecRejected
+from tuning_operator.settings import Settings
 
 Named = TypeVar("Named", ClusterView, JobView)
 _DRIVER = meta.COMPONENT_DRIVER
@@ -63,10 +67,12 @@ class Caches:
 class Observer:
     """Gathers worlds."""
 
-    def __init__(self, caches: Caches, memory: Memory) -> None:
+    def __init__(self, caches: Caches, memory: Memory, kuberay: KubeRay, settings: Settings) -> None:
         """Read from these."""
         self._caches = caches
         self._memory = memory
+        self._kuberay = kuberay
+        self._settings = settings
 
     def find(self, uid: str) -> RunView | None:
         """The run of that UID, as text."""
@@ -80,9 +86,7 @@ class Observer:
         """
         run = TuningRun.from_object(view.parsed())
         number = run.status.attempt.number or 1
-        name, claim_name = names.attempt(run, number), names.claim(run)
-        claim = self._caches.claims.find(run.namespace, claim_name)
-        made_by_us = run.spec.checkpoint.volume.claim_name is None
+        name = names.attempt(run, number)
         memory = self._memory.of(run.uid, now)
         notes = memory.notes()
         clusters = [item for item in self._caches.clusters.of(run.uid) if item.owner == run.uid]
@@ -100,16 +104,37 @@ class Observer:
             now=now,
             run=run,
             notes=replace(notes, departed=ours(notes.departed)),
-            kuberay_served=self._caches.clusters.served,
+            kuberay_served=self._kuberay.served,
+            kuberay_lacks=self._kuberay.lacks,
             cluster=cluster,
             job=job,
             pods=ours(self._caches.pods.of(run.uid)),
-            claim_found=claim is not None,
-            claim_is_foreign=made_by_us and claim is not None and claim.run_uid != run.uid,
+            source_run=self._source_run(run),
         )
+        world = replace(world, claims=self._claims(world))
         if memory.note_signatures(facts.signatures(world), now):
             world = replace(world, notes=replace(world.notes, since=memory.notes().since))
         return world
+
+    def _claims(self, world: World) -> dict[str, ClaimView]:
+        """The claims that a run needs and that are there."""
+        run = world.run
+        wanted = {use.name for use in references.claims(run, self._settings, world.model_source)} | {names.claim(run)}
+        found = {name: self._caches.claims.find(run.namespace, name) for name in sorted(wanted)}
+        return {name: view for name, view in found.items() if view is not None}
+
+    def _source_run(self, run: TuningRun) -> SourceRun | None:
+        """The run of which this one takes the model, until that is recorded."""
+        wanted = run.spec.model.run
+        view = self._caches.runs.find(run.namespace, wanted.name) if wanted else None
+        if view is None or run.status.model_source.run_uid:
+            return None
+        try:
+            source = TuningRun.from_object(view.parsed())
+        except SpecRejected:
+            # It says so itself; as a source it is one that has not succeeded.
+            return SourceRun(view.name, view.uid, Phase.REJECTED, "")
+        return SourceRun(view.name, view.uid, view.phase, names.claim(source))
 
 
 def _named(views: list[Named], run: TuningRun, name: str) -> Named | None:

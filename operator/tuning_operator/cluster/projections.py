@@ -12,9 +12,10 @@ import orjson
 from tuning_operator.api import meta
 from tuning_operator.engine.plan import HEAD_RESTARTS_ANNOTATION, HEAD_UID_ANNOTATION
 from tuning_operator.engine.times import from_text
-from tuning_operator.engine.world import ClusterView, ContainerState, ContainerView, JobView, PodView
+from tuning_operator.engine.world import ClaimView, ClusterView, ContainerState, ContainerView, JobView, PodView
 
-_GPU = "nvidia.com/gpu"
+_GROUP_LABEL = "ray.io/group"
+"""On the pods that KubeRay makes: the name of the worker group."""
 _KEPT_METADATA = (
     "name",
     "namespace",
@@ -43,13 +44,6 @@ class RunView:
         """The object."""
         document: dict[str, Any] = orjson.loads(self.document)
         return document
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimView:
-    """A claim: only that it exists, and whose it is."""
-
-    run_uid: str
 
 
 def run(raw: Raw) -> RunView:
@@ -128,13 +122,15 @@ def pod(raw: Raw) -> PodView:
         disruption=disrupted.get("reason") or "" if disrupted.get("status") == "True" else "",
         containers=_containers(spec, status),
         has_sandbox=_holds(status, "PodReadyToStartContainers"),
-        gpus=sum(_gpus(container) for container in spec.get("containers") or ()),
+        group=labels.get(_GROUP_LABEL, "") if labels.get(meta.COMPONENT_LABEL) == meta.COMPONENT_WORKER else "",
+        ready=_holds(status, "Ready"),
     )
 
 
 def claim(raw: Raw) -> ClaimView:
-    """Keep the owner's label."""
-    return ClaimView(label_of_run(raw))
+    """Keep the owner's label and the access modes."""
+    modes = (raw.get("spec") or {}).get("accessModes") or ()
+    return ClaimView(label_of_run(raw), frozenset(modes), "deletionTimestamp" in raw["metadata"])
 
 
 def label_of_run(raw: Raw) -> str:
@@ -182,12 +178,6 @@ def _container(report: Raw, memory_limit: str) -> ContainerView:
         last_message=last.get("message") or "",
         memory_limit=memory_limit,
     )
-
-
-def _gpus(container: Raw) -> int:
-    limits = (container.get("resources") or {}).get("limits") or {}
-    wanted = str(limits.get(_GPU, "0"))
-    return int(wanted) if wanted.isdecimal() else 0
 
 
 def _holds(status: Raw, kind: str) -> bool:

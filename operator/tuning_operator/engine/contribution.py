@@ -55,11 +55,11 @@ class Contribution:
     """The policies behind this one are not asked."""
 
 
-MESSAGE_BYTES = 768
+MESSAGE_BYTES = 640
 """Of `status.message`, where a reader looks first."""
 CONDITION_BYTES = 192
 """Of each condition's message; the longest of them repeat what the status says."""
-HISTORY_BYTES = 96
+HISTORY_BYTES = 80
 """Of the message of an attempt that has ended. With these, ten of them fit into a status of 8 KiB."""
 MARK = "…"
 """Stands for what was cut out of a text."""

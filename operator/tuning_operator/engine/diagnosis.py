@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tuning_contract.algorithms import ENGINES
 from tuning_contract.causes import Cause
+from tuning_operator.api import meta
 from tuning_operator.api.conditions import Condition, ConditionStatus, Reason
-from tuning_operator.desired.raycluster import SIDECAR_CONTAINER
+from tuning_operator.desired.pods import SIDECAR_CONTAINER
 from tuning_operator.engine.contribution import MARK
 from tuning_operator.engine.world import ContainerState, ContainerView, PodView, World
 
@@ -72,8 +74,8 @@ class Trouble:
 
 
 def trouble_of(world: World) -> Trouble | None:
-    """The trouble of the pods: what is vital first, then the head's before the driver's."""
-    pods = sorted(world.pods, key=lambda pod: (pod.component != "head", pod.name))
+    """The trouble of the pods: what is vital first, then the head's before the others'."""
+    pods = sorted(world.pods, key=lambda pod: (pod.component != meta.COMPONENT_HEAD, pod.name))
     found = [trouble for pod in pods if not pod.deleting for trouble in _of_pod(pod, world)]
     return min(found, key=lambda trouble: not trouble.vital, default=None)
 
@@ -90,8 +92,18 @@ def is_disrupted(pod: PodView) -> bool:
     return _disruption(pod) is not None
 
 
-def ended_by(pods: Iterable[PodView], container: str) -> tuple[Cause, str]:
-    """Why a pod, or its main container, ended: cause and words; HeadLost when nothing better is known."""
+def words_on_workers(world: World) -> str:
+    """Why a worker is not ready, in the words of its container or of the scheduler; empty when nothing is known."""
+    pods = [pod for pod in world.workers if not pod.ready and not pod.deleting]
+    for pod in pods:
+        for trouble in _of_pod(pod, world):
+            return trouble.message
+    waiting = (item for pod in pods for item in pod.containers if item.state is ContainerState.WAITING and item.reason)
+    return next((f"{item.name}: {item.reason}" for item in waiting), "")
+
+
+def ended_by(pods: Iterable[PodView], container: str, otherwise: Cause = Cause.HEAD_LOST) -> tuple[Cause, str]:
+    """Why a pod, or its main container, ended: cause and words; `otherwise` when nothing better is known."""
     words = ""
     for pod in pods:
         found = _disruption(pod)
@@ -99,10 +111,10 @@ def ended_by(pods: Iterable[PodView], container: str) -> tuple[Cause, str]:
             return found
         main = pod.container(container)
         if main is not None and "OOMKilled" in (main.reason, main.last_reason):
-            return Cause.OUT_OF_MEMORY, _out_of_memory(main)
+            return Cause.OUT_OF_MEMORY, _out_of_memory(main, main.name)
         if main is not None and main.state is ContainerState.TERMINATED:
             words = f"{main.name}: {main.reason}: {main.message}".rstrip(": ")
-    return Cause.HEAD_LOST, words
+    return otherwise, words
 
 
 def _disruption(pod: PodView) -> tuple[Cause, str] | None:
@@ -116,19 +128,29 @@ def _disruption(pod: PodView) -> tuple[Cause, str] | None:
 
 
 def _of_pod(pod: PodView, world: World) -> Iterator[Trouble]:
+    place = f"{pod.component} {pod.group}".rstrip()
     if pod.unschedulable:
         message = f"pod {pod.name} is Unschedulable: {pod.unschedulable}"
-        yield Trouble(Cause.UNSCHEDULABLE, pod.component, message, hopeless=False)
+        yield Trouble(Cause.UNSCHEDULABLE, place, message, hopeless=False, vital=_is_vital(pod, "", world))
     for container in pod.containers:
         if container.state is ContainerState.WAITING:
-            # Training goes on without the sidecar: only figures are missing.
-            vital = not (container.name == SIDECAR_CONTAINER and world.job_made)
-            found = _of_waiting(container, vital)
+            found = _of_waiting(container, pod, _is_vital(pod, container.name, world))
             if found is not None:
                 yield found
     if _is_being_made(pod) and pod.started_at is not None and world.now >= pod.started_at + CREATING:
         text = f"volumes, network or images of pod {pod.name} are not ready yet: see kubectl describe pod {pod.name}"
-        yield Trouble(Reason.POD_NOT_CREATED, pod.component, text, hopeless=False)
+        yield Trouble(Reason.POD_NOT_CREATED, place, text, hopeless=False, vital=_is_vital(pod, "", world))
+
+
+def _is_vital(pod: PodView, container: str, world: World) -> bool:
+    """Whether the training waits for the container, or cannot go on without it."""
+    if not world.job_made:
+        return True
+    if pod.component == meta.COMPONENT_WORKER:
+        # Where workers only run episodes the others go on; the runner gives up when none is left.
+        return ENGINES[world.run.spec.engine.type].trains_on_workers
+    # Without the sidecar only figures are missing.
+    return container != SIDECAR_CONTAINER
 
 
 def _is_being_made(pod: PodView) -> bool:
@@ -140,8 +162,9 @@ def _is_hopeless_pull(words: str) -> bool:
     return _NOT_FOUND.search(words) is not None
 
 
-def _of_waiting(container: ContainerView, vital: bool) -> Trouble | None:
-    name = container.name
+def _of_waiting(container: ContainerView, pod: PodView, vital: bool) -> Trouble | None:
+    """The pods of a worker group are equal: its trouble is told once, whichever of them has it."""
+    name = f"{container.name} of group {pod.group}" if pod.group else container.name
     words = f"{container.reason}: {container.message}" if container.message else container.reason
     if container.reason in _PULL_REASONS:
         return Trouble(Cause.IMAGE_PULL_FAILED, name, f"{name}: {words}", _is_hopeless_pull(words), vital)
@@ -150,13 +173,14 @@ def _of_waiting(container: ContainerView, vital: bool) -> Trouble | None:
     if container.reason == _CRASH:
         hopeless = container.restarts >= _CRASHES
         if container.last_reason == "OOMKilled":
-            return Trouble(Cause.OUT_OF_MEMORY, name, _out_of_memory(container), hopeless, vital)
+            return Trouble(Cause.OUT_OF_MEMORY, name, _out_of_memory(container, name), hopeless, vital)
         last = container.last_message or container.last_reason
         words = f"{name}: {_CRASH}, {container.restarts} restarts: {last}".rstrip(": ")
-        return Trouble(Cause.HEAD_LOST, name, words, hopeless, vital)
+        lost = Cause.WORKER_LOST if pod.component == meta.COMPONENT_WORKER else Cause.HEAD_LOST
+        return Trouble(lost, name, words, hopeless, vital)
     return None
 
 
-def _out_of_memory(container: ContainerView) -> str:
+def _out_of_memory(container: ContainerView, name: str) -> str:
     limit = f", limit {container.memory_limit}" if container.memory_limit else ""
-    return f"{container.name}: OOMKilled{limit}"
+    return f"{name}: OOMKilled{limit}"

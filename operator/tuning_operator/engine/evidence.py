@@ -9,7 +9,7 @@ from tuning_contract.causes import Cause
 from tuning_contract.result import FAILED, SUCCEEDED, RunResult
 from tuning_contract.termination import EXIT_SUCCEEDED, VERDICT_CODES, TerminationMessage
 from tuning_operator.api.conditions import ConditionType, is_true
-from tuning_operator.desired.raycluster import RAY_CONTAINER
+from tuning_operator.desired.pods import RAY_CONTAINER
 from tuning_operator.engine import diagnosis
 from tuning_operator.engine.contribution import Verdict
 from tuning_operator.engine.world import ContainerState, ContainerView, PodView, World

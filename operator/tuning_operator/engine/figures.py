@@ -3,9 +3,11 @@
 From the sidecar's progress while it runs, from the verdict at the end. Fractions are strings in the API.
 """
 
+import re
 from collections.abc import Mapping
 
 from tuning_contract.progress import Progress
+from tuning_operator.api import meta
 from tuning_operator.api.conditions import timestamp
 from tuning_operator.api.v1alpha1_status import (
     CheckpointStatus,
@@ -16,10 +18,11 @@ from tuning_operator.api.v1alpha1_status import (
     TuningRunStatus,
     UsageStatus,
 )
+from tuning_operator.api.v1alpha1_training import ModelSpec
 from tuning_operator.desired import names
 from tuning_operator.engine.contribution import Verdict, cut
 from tuning_operator.engine.times import from_epoch, from_text
-from tuning_operator.engine.world import World
+from tuning_operator.engine.world import PodView, World
 
 NOTHING = "-"
 """Shown where there is no figure yet, so that no column is empty."""
@@ -28,9 +31,10 @@ _LONGEST_PATH = 192
 """Bytes of a checkpoint's path; ours have fewer than 160, and half a path is none."""
 _LONGEST_MODEL = 64
 """Bytes of the model's name as the column shows it."""
+_COMMIT = re.compile("[0-9a-f]{40}")
 _LARGE = 1e9
 _STEP_DIGITS = 12
-_RAY_COMPONENTS = ("head", "worker")
+_RAY_COMPONENTS = (meta.COMPONENT_HEAD, meta.COMPONENT_WORKER)
 
 
 def progress_of(world: World, verdict: Verdict | None) -> ProgressStatus:
@@ -107,11 +111,9 @@ def evaluation_of(world: World, verdict: Verdict | None) -> tuple[EvaluationStat
 
 def display_of(world: World, status: TuningRunStatus, verdict: Verdict | None) -> DisplayStatus:
     """The strings of the printer columns; none is empty."""
-    image = world.run.spec.model.image
-    gpus = gpus_of(world)
     return DisplayStatus(
-        model=cut(image.path.rstrip("/").rpartition("/")[2] if image else NOTHING, _LONGEST_MODEL),
-        gpus=str(gpus),
+        model=cut(_model_column(world.run.spec.model), _LONGEST_MODEL),
+        gpus=str(gpus_of(world)),
         evaluation=_evaluation_column(status.evaluation),
         eta=NOTHING if verdict is not None else duration(status.progress.eta_seconds),
     )
@@ -124,7 +126,7 @@ def usage_of(world: World) -> UsageStatus:
         return UsageStatus()
     pods = [pod for pod in world.pods if pod.component in _RAY_COMPONENTS]
     seconds = [max(0.0, (world.now - max(pod.started_at or world.now, began)).total_seconds()) for pod in pods]
-    gpu_seconds = sum(pod.gpus * lived for pod, lived in zip(pods, seconds, strict=True))
+    gpu_seconds = sum(_gpus_of(pod, world) * lived for pod, lived in zip(pods, seconds, strict=True))
     old = world.run.status.usage
     return UsageStatus(
         # A pod that went before we looked is still in the older figure.
@@ -134,8 +136,17 @@ def usage_of(world: World) -> UsageStatus:
 
 
 def gpus_of(world: World) -> int:
-    """GPUs that the run asks for."""
-    return world.run.spec.cluster.head.gpus
+    """GPUs that the run asks for, in all of its pods."""
+    cluster = world.run.spec.cluster
+    return cluster.head.gpus + sum(group.replicas * group.gpus for group in cluster.workers)
+
+
+def _gpus_of(pod: PodView, world: World) -> int:
+    """GPUs of one pod, by the spec: a node pool may call its GPUs by any name."""
+    cluster = world.run.spec.cluster
+    if pod.component == meta.COMPONENT_HEAD:
+        return cluster.head.gpus
+    return next((group.gpus for group in cluster.workers if group.name == pod.group), 0)
 
 
 def duration(seconds: int | None) -> str:
@@ -149,6 +160,20 @@ def duration(seconds: int | None) -> str:
         return f"{minutes}m"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
+
+
+def _model_column(model: ModelSpec) -> str:
+    """The last part of where the model comes from, which names it; of another run, that run."""
+    if model.hugging_face:
+        source = model.hugging_face
+        name = source.repo.rpartition("/")[2]
+        # A commit is shown as short as git shows it.
+        revision = source.revision[:7] if _COMMIT.fullmatch(source.revision) else source.revision
+        return name if revision == "main" else f"{name}@{revision}"
+    if model.run:
+        return f"{model.run.name}/final"
+    path = model.volume.path if model.volume else model.image.path if model.image else ""
+    return path.rstrip("/").rpartition("/")[2] or NOTHING
 
 
 def _step_of(checkpoint: str) -> int | None:

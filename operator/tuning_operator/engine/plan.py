@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from tuning_operator.api.conditions import ConditionType
+from tuning_operator.api.conditions import ConditionType, Phase
 from tuning_operator.api.v1alpha1_status import TuningRunStatus
 from tuning_operator.desired import claim, configmap, job, raycluster
 from tuning_operator.engine import announcements, figures, status
@@ -27,7 +27,7 @@ HEAD_RESTARTS_ANNOTATION = "agenttuning.io/head-restart-count"
 """On the Job: the head for which it was made. So a head that is lost before the status is written is noticed."""
 
 # These may change while everything goes well: they ride on the next write.
-_QUIET_CONDITIONS = frozenset({ConditionType.STARTED, ConditionType.METRICS_AVAILABLE})
+_QUIET_CONDITIONS = frozenset({ConditionType.CLUSTER_READY, ConditionType.STARTED, ConditionType.METRICS_AVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ def manifest(child: Child, world: World, settings: Settings) -> dict[str, Any]:
     """Build one child of the present attempt."""
     run, number = world.run, world.attempt
     if child is Child.CLUSTER:
-        return raycluster.build(run, settings, number)
+        return raycluster.build(run, settings, number, world.model_source)
     if child is Child.CONFIG:
-        return configmap.build(run)
+        return configmap.build(run, world.model_source)
     if child is Child.CLAIM:
-        volume = claim.build(run)
+        volume = claim.build(run, settings)
         if volume is None:
             raise ValueError("a run that names a claim makes none")
         return volume
@@ -146,6 +146,8 @@ def _is_pressing(old: TuningRunStatus, new: TuningRunStatus) -> bool:
     def gist(value: TuningRunStatus) -> tuple[object, ...]:
         conditions = [(item.type, item.status, item.reason) for item in value.conditions]
         loud = tuple(item for item in conditions if item[0] not in _QUIET_CONDITIONS)
-        return value.phase, value.attempt, value.history, value.observed_generation, loud
+        # What a rejected run waits for is all that there is to tell of it.
+        waits_for = value.message if value.phase is Phase.REJECTED else None
+        return value.phase, waits_for, value.attempt, value.history, value.observed_generation, loud
 
     return gist(old) != gist(new)

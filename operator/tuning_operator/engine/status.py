@@ -19,9 +19,9 @@ from tuning_operator.api.conditions import (
     merge,
     timestamp,
 )
-from tuning_operator.api.v1alpha1_status import AttemptRecord, AttemptStatus, TuningRunStatus
+from tuning_operator.api.v1alpha1_status import AttemptRecord, AttemptStatus, ModelSourceStatus, TuningRunStatus
 from tuning_operator.desired import names
-from tuning_operator.engine import evidence, figures
+from tuning_operator.engine import diagnosis, evidence, figures
 from tuning_operator.engine.contribution import (
     HISTORY_BYTES,
     MESSAGE_BYTES,
@@ -55,6 +55,7 @@ def compose(world: World, contributions: Iterable[Contribution]) -> TuningRunSta
             "observed_generation": world.run.metadata.generation,
             "conditions": _merged(world, known.values()),
             "attempt": _attempt(world, phase),
+            "model_source": _model_source(world, phase),
             "history": _history(world, verdict),
             "progress": figures.progress_of(world, verdict),
             "checkpoint": figures.checkpoint_of(world, verdict),
@@ -65,11 +66,13 @@ def compose(world: World, contributions: Iterable[Contribution]) -> TuningRunSta
 
 
 def with_conditions(world: World, contributions: Iterable[Contribution]) -> TuningRunStatus:
-    """The old status with only the contributed conditions laid over it."""
+    """The old status, which holds for the present spec as well, with only the contributed conditions laid over it."""
+    old, generation = world.run.status, world.run.metadata.generation
     conditions = [item for part in contributions for item in part.conditions]
-    if not conditions:
-        return world.run.status
-    return world.run.status.model_copy(update={"conditions": _merged(world, conditions)})
+    if not conditions and old.observed_generation in (None, generation):
+        return old
+    conditions = [*old.conditions, *conditions]
+    return old.model_copy(update={"observed_generation": generation, "conditions": _merged(world, conditions)})
 
 
 def unreadable(status: Mapping[str, Any], generation: int, message: str, now: datetime) -> dict[str, Any]:
@@ -109,7 +112,8 @@ def _message(world: World, phase: Phase, verdict: Verdict | None) -> str:
     if phase is Phase.RUNNING:
         return _started(world).message
     if phase is Phase.STARTING:
-        return f"waiting for RayCluster {names.attempt(world.run, world.attempt)}"
+        waiting = f"waiting for RayCluster {names.attempt(world.run, world.attempt)}"
+        return f"{waiting}: {_pods_ready(world)}" if world.workers_wanted else waiting
     return "making the run's objects"
 
 
@@ -148,9 +152,20 @@ def _cluster_ready(world: World, verdict: Verdict | None) -> Condition:
     if verdict is not None:
         return condition(ConditionType.CLUSTER_READY, False, Reason.RELEASED, "the run has ended")
     # Before the Job is made readiness comes and goes; it is said once, with the Job.
-    if world.job is not None and world.cluster is not None:
+    made = world.job is not None and world.cluster is not None
+    if made and world.workers_ready >= world.workers_wanted:
         return condition(ConditionType.CLUSTER_READY, True, Reason.READY, "head and workers are ready")
-    return condition(ConditionType.CLUSTER_READY, False, Reason.CREATING, "head or workers are not ready yet")
+    reason = Reason.WORKERS_MISSING if made else Reason.CREATING
+    text = _pods_ready(world) if world.workers_wanted else "the head is not ready yet"
+    return condition(ConditionType.CLUSTER_READY, False, reason, text)
+
+
+def _pods_ready(world: World) -> str:
+    """How many pods of a cluster with workers are ready, and why not all."""
+    head = "the head is ready" if world.head is not None and world.head.serves_ray else "the head is not ready yet"
+    count = f"{world.workers_ready} of {world.workers_wanted} worker pods ready"
+    words = diagnosis.words_on_workers(world)
+    return f"{head}, {count}: {words}" if words else f"{head}, {count}"
 
 
 def _started(world: World) -> Condition:
@@ -218,6 +233,14 @@ def _attempt(world: World, phase: Phase) -> AttemptStatus:
         head_restart_count=restarts,
         start_time=old.start_time or timestamp(world.now),
     )
+
+
+def _model_source(world: World, phase: Phase) -> ModelSourceStatus:
+    """Where another run's model lies, recorded with the attempt: that run may be deleted from then on."""
+    source = world.model_source
+    if source is None or phase is Phase.REJECTED or missing(world):
+        return world.run.status.model_source
+    return ModelSourceStatus(run_uid=source.run_uid, claim_name=source.claim_name)
 
 
 def _history(world: World, verdict: Verdict | None) -> tuple[AttemptRecord, ...]:

@@ -12,8 +12,12 @@ from enum import StrEnum
 
 from tuning_contract.progress import Progress
 from tuning_contract.result import RunResult
+from tuning_operator.api import meta
+from tuning_operator.api.conditions import Phase
 from tuning_operator.api.v1alpha1 import TuningRun
-from tuning_operator.desired.raycluster import RAY_CONTAINER
+from tuning_operator.desired import names
+from tuning_operator.desired.model_source import ModelSource
+from tuning_operator.desired.pods import RAY_CONTAINER
 
 
 class Child(StrEnum):
@@ -60,7 +64,7 @@ class PodView:
     name: str
     uid: str
     component: str
-    """head, driver, or what else the label says."""
+    """head, worker, driver, or what else the label says."""
     attempt: int
     namespace: str = ""
     owner: str = ""
@@ -81,7 +85,10 @@ class PodView:
     """Init containers first, then the others, as in the spec."""
     has_sandbox: bool = False
     """Volumes and network are ready (condition PodReadyToStartContainers); before Kubernetes 1.36 images are, too."""
-    gpus: int = 0
+    group: str = ""
+    """Of a worker: the group that it belongs to, as KubeRay's label says."""
+    ready: bool = False
+    """Condition Ready: all of its containers are."""
 
     def container(self, name: str) -> ContainerView | None:
         """The container of that name."""
@@ -140,6 +147,28 @@ class JobView:
     head_pod_uid: str = ""
     """The head pod that was there when the Job was made, from the Job's annotation."""
     head_restarts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """A claim: whose it is, and what may be done with it."""
+
+    run_uid: str = ""
+    """UID of the run for which it was made, by its label; empty for everybody else's."""
+    access_modes: frozenset[str] = frozenset()
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRun:
+    """The run whose final model is wanted."""
+
+    name: str
+    uid: str
+    phase: str
+    """As its status says; empty before its first status."""
+    claim_name: str
+    """Claim on which its final model lies, or will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,19 +236,46 @@ class World:
     notes: Notes
     kuberay_served: bool = True
     """Whether the API server knows RayClusters."""
+    kuberay_lacks: tuple[str, ...] = ()
+    """Fields that its RayClusters lack and that would be set."""
     cluster: ClusterView | None = None
     job: JobView | None = None
     pods: tuple[PodView, ...] = ()
     """Pods of the present attempt."""
-    claim_found: bool = False
-    """The claim that the run uses exists: its own, or the one it names."""
-    claim_is_foreign: bool = False
-    """The claim has our name and somebody else's label."""
+    claims: Mapping[str, ClaimView] = field(default_factory=dict)
+    """Those that the run needs and that are there, by name: its own, and all that it names."""
+    source_run: SourceRun | None = None
+    """The run of which this one takes the model; None when it takes none, or none of that name is there."""
 
     @property
     def attempt(self) -> int:
         """Number of the present attempt; the first needs no record, since names follow from it."""
         return self.run.status.attempt.number or 1
+
+    @property
+    def claim_found(self) -> bool:
+        """Whether the claim for the run's results exists: its own, or the one it names."""
+        return names.claim(self.run) in self.claims
+
+    @property
+    def claim_is_foreign(self) -> bool:
+        """Whether the claim that would be made has our name and somebody else's label."""
+        found = self.claims.get(names.claim(self.run))
+        ours = self.run.spec.checkpoint.volume.claim_name is None
+        return ours and found is not None and found.run_uid != self.run.uid
+
+    @property
+    def model_source(self) -> ModelSource | None:
+        """Where another run's model lies: as it was recorded, else as it is seen once that run has succeeded."""
+        wanted, known = self.run.spec.model.run, self.run.status.model_source
+        if wanted is None:
+            return None
+        if known.run_uid and known.claim_name:
+            return ModelSource(wanted.name, known.run_uid, known.claim_name)
+        seen = self.source_run
+        if seen is None or seen.phase != Phase.SUCCEEDED:
+            return None
+        return ModelSource(seen.name, seen.uid, seen.claim_name)
 
     @property
     def has_children(self) -> bool:
@@ -229,8 +285,23 @@ class World:
     @property
     def head(self) -> PodView | None:
         """The head pod that serves; while none does, one that lives, and at last any."""
-        heads = [pod for pod in self.pods if pod.component == "head"]
+        heads = [pod for pod in self.pods if pod.component == meta.COMPONENT_HEAD]
         return max(heads, key=lambda pod: (pod.serves_ray, pod.alive, pod.name), default=None)
+
+    @property
+    def workers(self) -> tuple[PodView, ...]:
+        """All worker pods, dead ones included."""
+        return tuple(pod for pod in self.pods if pod.component == meta.COMPONENT_WORKER)
+
+    @property
+    def workers_wanted(self) -> int:
+        """Worker pods that the run asks for."""
+        return sum(group.replicas for group in self.run.spec.cluster.workers)
+
+    @property
+    def workers_ready(self) -> int:
+        """Worker pods that are ready."""
+        return sum(pod.alive and pod.ready for pod in self.workers)
 
     @property
     def job_made(self) -> bool:
@@ -240,4 +311,4 @@ class World:
     @property
     def drivers(self) -> tuple[PodView, ...]:
         """All driver pods, dead ones included."""
-        return tuple(pod for pod in self.pods if pod.component == "driver")
+        return tuple(pod for pod in self.pods if pod.component == meta.COMPONENT_DRIVER)

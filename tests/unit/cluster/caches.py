@@ -2,18 +2,32 @@
 
 from typing import Any
 
+from tests.builders import some_settings
 from tests.unit.cluster.server import Counted
 from tuning_operator.cluster import projections
 from tuning_operator.cluster.client import ApiClient, Selection
 from tuning_operator.cluster.informer import Informer, Subject
-from tuning_operator.cluster.observe import Caches
+from tuning_operator.cluster.memory import Memory
+from tuning_operator.cluster.observe import Caches, Observer
 from tuning_operator.cluster.resources import CLAIMS, JOBS, PODS, RAY_CLUSTERS, TUNING_RUNS, Resource
+
+
+class SomeKubeRay:
+    """A KubeRay that was looked at and has all fields."""
+
+    served = True
+    lacks: tuple[str, ...] = ()
 
 
 class NoCredentials:
     """Nothing is asked of a server here."""
 
     server, tls = "http://nowhere", None
+
+
+def an_observer(caches: Caches, memory: Memory | None = None, **settings: Any) -> Observer:
+    """An observer before an installation with these settings."""
+    return Observer(caches, memory or Memory(), SomeKubeRay(), some_settings(**settings))  # type: ignore[arg-type]
 
 
 def some_caches() -> Caches:

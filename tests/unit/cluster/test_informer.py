@@ -77,13 +77,6 @@ async def test_all_pages_of_a_list_are_read_before_the_copy_counts_as_complete(h
         assert server.requests[-1].query["allowWatchBookmarks"] == "true"
 
 
-async def test_an_empty_list_of_metadata_says_null(heard: Heard) -> None:
-    server = FakeServer()
-    server.pages = [{"metadata": {"resourceVersion": "9"}, "items": None}]
-    async with running(server, heard) as informer:
-        assert len(informer) == 0
-
-
 async def test_events_change_the_copy_and_wake_the_key(heard: Heard) -> None:
     server = FakeServer()
     server.set_list(5, of("a", 1))

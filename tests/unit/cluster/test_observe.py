@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.builders import UID, a_run_object
-from tests.unit.cluster.caches import some_caches
+from tests.unit.cluster.caches import an_observer, some_caches
 from tests.unit.engine.worlds import CLUSTER_UID, JOB_UID, NAME, NOW, RUNNING
 from tuning_operator.cluster import projections
 from tuning_operator.cluster.memory import Memory
-from tuning_operator.cluster.observe import Caches, Observer
+from tuning_operator.cluster.observe import Caches
 from tuning_operator.engine.world import World
 
 LABELS = {"agenttuning.io/run-uid": UID, "agenttuning.io/attempt": "1"}
@@ -35,9 +35,8 @@ def a_pod(name: str, owner: str, component: str, **metadata: Any) -> dict[str, A
 
 
 def observed(*pods: dict[str, Any], cluster: Any = None, job: Any = None, status: Any = RUNNING) -> World:
-    return Observer(some_filled_caches(*pods, cluster=cluster, job=job, status=status), Memory()).observe(
-        projections.run(a_run_object(status=status)), NOW
-    )
+    caches = some_filled_caches(*pods, cluster=cluster, job=job, status=status)
+    return an_observer(caches).observe(projections.run(a_run_object(status=status)), NOW)
 
 
 def some_filled_caches(*pods: dict[str, Any], cluster: Any = None, job: Any = None, status: Any = RUNNING) -> Caches:
@@ -99,7 +98,7 @@ def test_the_last_view_of_a_strangers_pod_is_no_evidence() -> None:
     caches, memory = some_filled_caches(), Memory()
     for pod in (a_pod("driver", "another", "driver"), a_pod("head", CLUSTER_UID, "head")):
         memory.of(UID, NOW).note_departure(projections.pod(pod))
-    world = Observer(caches, memory).observe(projections.run(a_run_object(status=RUNNING)), NOW)
+    world = an_observer(caches, memory).observe(projections.run(a_run_object(status=RUNNING)), NOW)
     assert [pod.name for pod in world.notes.departed] == ["head"]
 
 
@@ -138,3 +137,56 @@ def test_only_the_clusters_own_head_is_asked_for_progress() -> None:
     strangers = [a_pod("a", CLUSTER_UID, "head", namespace="elsewhere"), a_pod("b", "another", "head")]
     assert some_filled_caches(*strangers).head_address(view) == ""
     assert some_filled_caches(*strangers, a_pod("c", CLUSTER_UID, "head")).head_address(view) == "10.0.0.7"
+
+
+def a_source(phase: str = "Succeeded", **changes: Any) -> dict[str, Any]:
+    """The run whose model another one takes."""
+    status = {"phase": phase} if phase else None
+    return a_run_object("first", uid="11111111-first", status=status, **changes)
+
+
+def chained(*others: dict[str, Any], claims: tuple[str, ...] = (), status: Any = None) -> World:
+    """A run that takes the model of `first`, among other runs and claims."""
+    caches = some_caches()
+    run = a_run_object(status=status, model={"image": None, "run": {"name": "first"}})
+    for other in others:
+        caches.runs.put(other)
+    for name in claims:
+        caches.claims.put(an_object(name, f"uid-{name}") | {"spec": {"accessModes": ["ReadWriteMany"]}})
+    return an_observer(caches).observe(projections.run(run), NOW)
+
+
+def test_the_run_whose_model_is_taken_is_found_by_its_name_in_the_same_namespace() -> None:
+    assert chained().source_run is None
+    assert chained(a_source(namespace="elsewhere")).source_run is None
+    source = chained(a_source("Running")).source_run
+    assert source is not None
+    assert (source.uid, source.phase, source.claim_name) == ("11111111-first", "Running", "first-111111")
+    assert chained(a_source("Running")).model_source is None
+
+
+def test_the_claim_of_the_run_whose_model_is_taken_is_looked_up_with_the_others() -> None:
+    world = chained(a_source(), claims=("first-111111", "somebody-elses"))
+    assert world.model_source is not None
+    assert world.model_source.claim_name == "first-111111"
+    assert set(world.claims) == {"first-111111"}
+    assert world.claims["first-111111"].access_modes == {"ReadWriteMany"}
+    named = a_source(checkpoint={"volume": {"claimTemplate": None, "claimName": "shared"}})
+    assert set(chained(named, claims=("first-111111", "shared")).claims) == {"shared"}
+
+
+def test_a_model_that_is_recorded_is_not_looked_for_again() -> None:
+    recorded = {"modelSource": {"runUID": "an-older-first", "claimName": "older"}}
+    world = chained(a_source("Running"), claims=("older",), status=recorded)
+    assert world.source_run is None
+    assert world.model_source is not None
+    assert (world.model_source.run_uid, world.model_source.claim_name) == ("an-older-first", "older")
+    assert set(world.claims) == {"older"}
+
+
+def test_a_run_that_cannot_be_read_has_no_model_to_take() -> None:
+    broken = a_source()
+    del broken["spec"]["algorithm"]
+    source = chained(broken).source_run
+    assert source is not None
+    assert source.phase == "Rejected"

@@ -55,7 +55,7 @@ def test_conditions_tell_what_latches_and_what_has_ended() -> None:
 def test_a_pod_shows_the_containers_own_reason() -> None:
     waiting = {"name": "ray-head", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     waiting["lastState"] = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "message": "bye"}}
-    container = {"name": "ray-head", "resources": {"limits": {"memory": "8Gi", "nvidia.com/gpu": "2"}}}
+    container = {"name": "ray-head", "resources": {"limits": {"memory": "8Gi"}}}
     labels = {"agenttuning.io/attempt": "1", "agenttuning.io/component": "head"}
     raw = an_object(spec={"containers": [container]}, status={"phase": "Running", "containerStatuses": [waiting]})
     raw["metadata"]["labels"] = labels
@@ -63,7 +63,26 @@ def test_a_pod_shows_the_containers_own_reason() -> None:
     ray = view.container("ray-head")
     assert ray is not None
     assert (ray.state, ray.reason, ray.last_reason) == (ContainerState.WAITING, "CrashLoopBackOff", "OOMKilled")
-    assert (ray.memory_limit, ray.restarts, view.gpus, view.attempt) == ("8Gi", 2, 2, 1)
+    assert (ray.memory_limit, ray.restarts, view.attempt) == ("8Gi", 2, 1)
+
+
+def test_a_worker_shows_its_group_and_whether_it_is_ready() -> None:
+    labels = {"agenttuning.io/component": "worker", "ray.io/group": "agents"}
+    raw = an_object(status={"conditions": [{"type": "Ready", "status": "True"}]})
+    raw["metadata"]["labels"] = labels
+    assert (projections.pod(raw).group, projections.pod(raw).ready) == ("agents", True)
+    # KubeRay gives the head a group of its own, which is none of the run's.
+    raw["metadata"]["labels"] = labels | {"agenttuning.io/component": "head", "ray.io/group": "headgroup"}
+    assert projections.pod(raw).group == ""
+    assert not projections.pod(an_object()).ready
+
+
+def test_a_claim_shows_whose_it_is_and_what_may_be_done_with_it() -> None:
+    raw = an_object(spec={"accessModes": ["ReadWriteOnce", "ReadOnlyMany"]})
+    raw["metadata"] |= {"labels": {"agenttuning.io/run-uid": "u"}, "deletionTimestamp": "2026-01-02T12:00:00Z"}
+    view = projections.claim(raw)
+    assert (view.run_uid, view.access_modes, view.deleting) == ("u", {"ReadWriteOnce", "ReadOnlyMany"}, True)
+    assert projections.claim(an_object()).access_modes == frozenset()
 
 
 def test_only_an_unschedulable_pod_has_the_schedulers_words() -> None:

@@ -1,18 +1,34 @@
 """World -> acceptance: what a run waits for before anything is made."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.builders import a_run, some_settings
-from tests.unit.engine.worlds import NOW, STARTING, a_new_world, seconds, some_notes
-from tuning_operator.engine.plan import Plan, plan
+from tests.unit.engine.worlds import (
+    NOW,
+    OWN_CLAIM,
+    STARTING,
+    a_claim,
+    a_cluster,
+    a_new_world,
+    a_starting_world,
+    seconds,
+    some_notes,
+)
+from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.engine.plan import Plan, manifest, plan
 from tuning_operator.engine.status import unreadable
-from tuning_operator.engine.world import Child, Reference, Refusal, RefusalKind, World
-from tuning_operator.settings import Settings
+from tuning_operator.engine.world import Child, Reference, Refusal, RefusalKind, SourceRun, World
+from tuning_operator.settings import CaBundle, NodePool, RunDefaults, Settings
 
 SOURCE = {"workflow": {"source": {"configMap": {"name": "code"}}}}
 TASKS = {"dataset": {"train": {"image": None, "configMap": {"name": "tasks"}}}}
+CLAIMED = {"checkpoint": {"volume": {"claimTemplate": None, "claimName": "results"}}}
+CHAINED = {"model": {"image": None, "run": {"name": "first"}}}
+POOLS = {"a100": NodePool("a100", max_gpus_per_node=8), "cpu": NodePool("cpu", max_gpus_per_node=0)}
+FIRST = SourceRun("first", "first-uid", "Succeeded", "first-claim")
 
 
 def rejected(world: World, settings: Settings | None = None) -> tuple[str, str]:
@@ -21,26 +37,110 @@ def rejected(world: World, settings: Settings | None = None) -> tuple[str, str]:
     assert todo.create == ()
     assert todo.status is not None
     assert todo.status.patch["phase"] == "Rejected"
+    assert todo.due == NOW + seconds(5)
     accepted = todo.status.patch["conditions"][0]
     assert (accepted["type"], accepted["status"]) == ("Accepted", "False")
-    return accepted["reason"], accepted["message"]
+    return accepted["reason"], todo.status.patch["message"]
+
+
+def accepted(world: World, settings: Settings | None = None) -> bool:
+    return bool(plan(world, settings or some_settings()).create)
 
 
 def test_an_engine_that_is_not_there_yet_is_not_available() -> None:
     reason, message = rejected(a_new_world(a_run(engine={"type": "Trinity"})))
     assert reason == "NotAvailable"
-    assert "Trinity" in message
-    assert "TRL" in message
+    assert message == "engine Trinity is not available in this version of the operator: use TRL"
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dpo", "sft"])
+def test_an_algorithm_that_is_known_but_not_there_yet_is_not_available(algorithm: str) -> None:
+    reason, message = rejected(a_new_world(a_run(algorithm={"type": algorithm})))
+    assert reason == "NotAvailable"
+    assert message.startswith(f"algorithm {algorithm} is not available on engine TRL")
+    assert message.endswith("use multi_step_grpo, rloo, reinforceplusplus")
 
 
 def test_a_run_without_any_image_is_told_to_name_one() -> None:
     world = a_new_world(a_run(workflow={"image": None}))
     assert rejected(world, some_settings(runner_image=""))[0] == "ImageNotSet"
-    assert plan(world, some_settings()).create
+    assert accepted(world)
 
 
 def test_without_kuberay_the_run_waits_for_it() -> None:
     assert rejected(a_new_world(kuberay_served=False))[0] == "KubeRayMissing"
+
+
+def test_an_old_kuberay_is_told_by_the_fields_that_it_lacks() -> None:
+    assert rejected(a_new_world(kuberay_lacks=("spec.authOptions", "spec.workerGroupSpecs"))) == (
+        "KubeRayTooOld",
+        "the installed KubeRay has no `spec.authOptions`, `spec.workerGroupSpecs` in its RayClusters: "
+        "install 1.5.1 or later, with its CRDs",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "pools", "reason", "message"),
+    [
+        pytest.param(
+            {"head": {"nodePool": "h100"}},
+            POOLS,
+            "NodePoolUnknown",
+            "`cluster.head.nodePool` is h100, which the installation does not have: use one of a100, cpu",
+            id="another name",
+        ),
+        pytest.param(
+            {"workers": [{"name": "agents", "nodePool": "h100"}]},
+            {},
+            "NodePoolUnknown",
+            "`cluster.workers[agents].nodePool` is h100, but the installation has no node pools: leave it out, or let "
+            "it be added to `nodePools`",
+            id="no pools at all",
+        ),
+        pytest.param(
+            {"head": {"nodePool": "cpu", "gpus": 1}},
+            POOLS,
+            "NodePoolTooSmall",
+            "`cluster.head.gpus` is 1, but a node of pool cpu has at most 0: ask for fewer in one pod, or use another "
+            "pool",
+            id="too many GPUs",
+        ),
+    ],
+)
+def test_a_pool_must_exist_and_have_nodes_that_are_large_enough(
+    cluster: dict[str, Any], pools: dict[str, NodePool], reason: str, message: str
+) -> None:
+    assert rejected(a_new_world(a_run(cluster=cluster)), some_settings(node_pools=pools)) == (reason, message)
+
+
+def test_a_pool_that_is_large_enough_or_of_unknown_size_is_accepted() -> None:
+    run = a_run(cluster={"head": {"nodePool": "a100", "gpus": 1}})
+    assert accepted(a_new_world(run), some_settings(node_pools=POOLS))
+    assert accepted(a_new_world(run), some_settings(node_pools={"a100": NodePool("a100")}))
+
+
+def test_an_override_that_the_engine_does_not_take_is_told_before_there_is_a_pod() -> None:
+    reason, message = rejected(a_new_world(a_run(engine={"config": {"weight_decai": 0.1}})))
+    assert reason == "Invalid"
+    assert message.startswith("`engine.config.weight_decai` is not known to engine TRL")
+    assert accepted(a_new_world(a_run(engine={"config": {"weight_decay": 0.1}})))
+
+
+@pytest.mark.parametrize("group", ["head", "workers"])
+def test_a_patch_that_takes_the_operators_parts_away_is_told_before_there_is_a_pod(group: str) -> None:
+    patched = {"podTemplatePatch": {"spec": {"hostNetwork": True}}}
+    cluster: dict[str, Any] = {"head": patched} if group == "head" else {"workers": [{"name": "agents"} | patched]}
+    reason, message = rejected(a_new_world(a_run(cluster=cluster)))
+    assert reason == "Invalid"
+    place = "head" if group == "head" else "workers[agents]"
+    assert message.startswith(f"`spec.cluster.{place}.podTemplatePatch.spec.hostNetwork`")
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    run = a_run(algorithm={"type": "ppo"}, workflow={"image": None}, **CLAIMED)
+    reason, message = rejected(a_new_world(run), some_settings(runner_image=""))
+    assert reason == "NotAvailable"
+    assert [part.partition(" ")[0] for part in message.split("; ")] == ["algorithm", "set", "`checkpoint.volume`"]
 
 
 def test_referenced_configmaps_are_read_before_anything_is_made() -> None:
@@ -48,32 +148,309 @@ def test_referenced_configmaps_are_read_before_anything_is_made() -> None:
     assert todo == Plan(read=("tasks",))
 
 
+def test_a_run_without_references_reads_nothing() -> None:
+    assert plan(a_new_world(), some_settings()).read == ()
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        pytest.param(None, "ConfigMap tasks is not in namespace ml", id="missing"),
-        pytest.param(frozenset({"other"}), "ConfigMap tasks has no key train.jsonl", id="another key"),
+        pytest.param(None, "ConfigMap tasks, which is not in namespace ml: create it", id="missing"),
+        pytest.param(
+            frozenset({"other"}), "key train.jsonl of ConfigMap tasks, which has other: add it", id="another key"
+        ),
+        pytest.param(frozenset(), "key train.jsonl of ConfigMap tasks, which has no keys: add it", id="no key"),
+        pytest.param(
+            frozenset("abcd"), "key train.jsonl of ConfigMap tasks, which has a, b, c, ...: add it", id="many keys"
+        ),
     ],
 )
 def test_what_is_missing_is_named_and_looked_for_again_after_five_seconds(
     keys: frozenset[str] | None, message: str
 ) -> None:
     world = a_new_world(a_run(**TASKS), notes=some_notes(references=(Reference("tasks", keys, NOW),)))
-    assert rejected(world) == ("ReferenceNotFound", message)
-    assert plan(world, some_settings()).due == NOW + seconds(5)
+    assert rejected(world) == ("ReferenceNotFound", f"`dataset.train` needs {message}")
+    # Whatever else wakes it meanwhile, the next look is five seconds after the last one.
+    assert plan(replace(world, now=NOW + seconds(4)), some_settings()).due == NOW + seconds(5)
     assert plan(replace(world, now=NOW + seconds(5)), some_settings()).read == ("tasks",)
+
+
+def test_only_the_configmaps_that_lack_something_are_read_again() -> None:
+    found = (Reference("tasks", None, NOW), Reference("code", frozenset(), NOW))
+    run = a_run(dataset=TASKS["dataset"], workflow=SOURCE["workflow"])
+    world = a_new_world(run, notes=some_notes(references=found), now=NOW + seconds(5))
+    assert plan(world, some_settings()).read == ("tasks",)
 
 
 def test_a_run_is_accepted_when_all_is_there() -> None:
     found = (Reference("tasks", frozenset({"train.jsonl"}), NOW), Reference("code", frozenset(), NOW))
     run = a_run(dataset=TASKS["dataset"], workflow=SOURCE["workflow"])
-    assert plan(a_new_world(run, notes=some_notes(references=found)), some_settings()).create
+    assert accepted(a_new_world(run, notes=some_notes(references=found)))
 
 
-def test_a_run_with_children_is_accepted_for_good() -> None:
-    run = a_run(status=STARTING, engine={"type": "Trinity"})
-    todo = plan(a_new_world(run), some_settings())
-    assert todo.status is None or todo.status.patch.get("phase") != "Rejected"
+def everything_from_configmaps() -> TuningRun:
+    volumes = [{"name": "v", "mountPath": "/v", "configMap": {"name": "volume"}}]
+    return a_run(
+        model={"chatTemplate": {"configMap": {"name": "template", "key": "t.jinja"}}},
+        dataset=TASKS["dataset"]
+        | {"evaluation": [{"name": "heldout", "configMap": {"name": "heldout", "key": "h.jsonl"}}]},
+        workflow=SOURCE["workflow"]
+        | {
+            "env": [
+                {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "variable", "key": "a"}}},
+                {"name": "B", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "b"}}},
+                {"name": "C", "value": "c"},
+            ],
+            "envFrom": [{"configMapRef": {"name": "variables"}}, {"secretRef": {"name": "secrets"}}],
+        },
+        cluster={"head": {"volumes": volumes}, "workers": [{"name": "agents", "volumes": volumes}]},
+    )
+
+
+def test_every_configmap_is_looked_for_and_its_user_is_named_and_no_secret_is_read() -> None:
+    settings = some_settings(defaults=RunDefaults(ca_bundle=CaBundle("authorities", "ca.crt")))
+    world = a_new_world(everything_from_configmaps())
+    todo = plan(world, settings)
+    names = ("authorities", "code", "heldout", "tasks", "template", "variable", "variables", "volume")
+    assert todo == Plan(read=names)
+    nothing = some_notes(references=tuple(Reference(name, None, NOW) for name in names))
+    message = rejected(replace(world, notes=nothing), settings)[1]
+    # The message is cut in the middle; what it is made of is whole.
+    assert message.startswith("`model.chatTemplate` needs ConfigMap template")
+    assert message.endswith(
+        "the installation's `defaults.caBundle` needs ConfigMap authorities, which is not in namespace ml: create it"
+    )
+    keys = {
+        "template": "t.jinja",
+        "tasks": "train.jsonl",
+        "heldout": "h.jsonl",
+        "variable": "a",
+        "authorities": "ca.crt",
+    }
+    there = tuple(Reference(name, frozenset({keys.get(name, "any")}), NOW) for name in names)
+    assert accepted(replace(world, notes=some_notes(references=there)), settings)
+
+
+@pytest.mark.parametrize(
+    ("spec", "user"),
+    [
+        pytest.param(CLAIMED, "`checkpoint.volume`", id="checkpoints"),
+        pytest.param(
+            {"model": {"image": None, "volume": {"claimName": "results", "path": "m"}}}, "`model.volume`", id="model"
+        ),
+        pytest.param(
+            {"dataset": {"train": {"image": None, "volume": {"claimName": "results", "path": "t.jsonl"}}}},
+            "`dataset.train`",
+            id="training tasks",
+        ),
+        pytest.param(
+            {"dataset": {"evaluation": [{"name": "h", "volume": {"claimName": "results", "path": "t.jsonl"}}]}},
+            "`dataset.evaluation[h]`",
+            id="held-out tasks",
+        ),
+        pytest.param(
+            {"cluster": {"head": {"volumes": [{"name": "v", "mountPath": "/v", "claimName": "results"}]}}},
+            "`cluster.head.volumes[v]`",
+            id="a volume of the head",
+        ),
+        pytest.param(
+            {
+                "cluster": {
+                    "workers": [
+                        {"name": "a", "volumes": [{"name": "v", "mountPath": "/v", "claimName": "results"}]},
+                    ]
+                }
+            },
+            "`cluster.workers[a].volumes[v]`",
+            id="a volume of workers",
+        ),
+        pytest.param(
+            {"model": {"image": None, "huggingFace": {"repo": "a/b"}}},
+            "the installation's `defaults.huggingFaceCache`",
+            id="the shared cache",
+        ),
+    ],
+)
+def test_every_claim_is_looked_for_without_a_read_and_its_user_is_named(spec: dict[str, Any], user: str) -> None:
+    settings = some_settings(defaults=RunDefaults(hub_cache_claim="results"))
+    world = a_new_world(a_run(**spec))
+    missing = f"{user} needs PersistentVolumeClaim results, which is not in namespace ml: create it"
+    assert rejected(world, settings) == ("ReferenceNotFound", missing)
+    going = replace(world, claims={"results": a_claim(deleting=True)})
+    assert "is being deleted" in rejected(going, settings)[1]
+    assert accepted(replace(world, claims={"results": a_claim()}), settings)
+
+
+def test_a_run_that_downloads_nothing_needs_no_shared_cache() -> None:
+    assert accepted(a_new_world(), some_settings(defaults=RunDefaults(hub_cache_claim="results")))
+
+
+WORKERS = {"cluster": {"workers": [{"name": "agents", "replicas": 2}]}}
+READ_ONLY = {"model": {"image": None, "volume": {"claimName": "results", "path": "m"}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "modes", "message"),
+    [
+        pytest.param(
+            CLAIMED,
+            ["ReadOnlyMany"],
+            "`checkpoint.volume` must write to PersistentVolumeClaim results, which has ReadOnlyMany: use a claim with "
+            "ReadWriteMany",
+            id="nobody may write",
+        ),
+        pytest.param(
+            CLAIMED | WORKERS,
+            ["ReadWriteOncePod"],
+            "`checkpoint.volume` lets 3 pods mount PersistentVolumeClaim results, which has ReadWriteOncePod: use a "
+            "claim with ReadWriteMany, or with ReadWriteOnce if all pods fit on one node",
+            id="one pod may write",
+        ),
+        pytest.param(
+            READ_ONLY | WORKERS,
+            ["ReadWriteOncePod"],
+            "`model.volume` lets 3 pods mount PersistentVolumeClaim results, which has ReadWriteOncePod: use a claim "
+            "with ReadWriteMany, or with ReadWriteOnce if all pods fit on one node",
+            id="one pod may mount",
+        ),
+        pytest.param(
+            {
+                "cluster": {
+                    "head": {"volumes": [{"name": "v", "mountPath": "/v", "claimName": "results", "readOnly": False}]}
+                }
+            },
+            ["ReadOnlyMany"],
+            "`cluster.head.volumes[v]` must write to PersistentVolumeClaim results, which has ReadOnlyMany: use a "
+            "claim with ReadWriteMany",
+            id="a volume to write",
+        ),
+    ],
+)
+def test_a_claim_whose_access_modes_do_not_fit_is_unfit(spec: dict[str, Any], modes: list[str], message: str) -> None:
+    world = a_new_world(a_run(**spec), claims={"results": a_claim(*modes)})
+    assert rejected(world) == ("ClaimUnfit", message)
+
+
+@pytest.mark.parametrize(
+    ("spec", "modes"),
+    [
+        pytest.param(CLAIMED, ["ReadWriteOncePod"], id="one pod on a claim for one"),
+        pytest.param(CLAIMED | WORKERS, ["ReadWriteOnce"], id="several pods may share a node"),
+        pytest.param(CLAIMED | WORKERS, ["ReadOnlyMany", "ReadWriteMany"], id="one of the modes will do"),
+        pytest.param(READ_ONLY | WORKERS, ["ReadOnlyMany"], id="what is only read"),
+        pytest.param(
+            {
+                "cluster": {
+                    "head": {"volumes": [{"name": "v", "mountPath": "/v", "claimName": "results"}]},
+                    "workers": [{"name": "agents", "replicas": 2}],
+                }
+            },
+            ["ReadWriteOncePod"],
+            id="the volume of the head alone",
+        ),
+    ],
+)
+def test_a_claim_that_can_be_used_is_accepted(spec: dict[str, Any], modes: list[str]) -> None:
+    assert accepted(a_new_world(a_run(**spec), claims={"results": a_claim(*modes)}))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "message"),
+    [
+        pytest.param(
+            None,
+            "ReferenceNotFound",
+            "`model.run` needs TuningRun first, which is not in namespace ml: create it",
+            id="not there",
+        ),
+        pytest.param(
+            replace(FIRST, phase="Running"),
+            "RunNotFinished",
+            "`model.run` waits for TuningRun first, which is Running, to succeed",
+            id="running",
+        ),
+        pytest.param(
+            replace(FIRST, phase=""),
+            "RunNotFinished",
+            "`model.run` waits for TuningRun first, which is Pending, to succeed",
+            id="not looked at yet",
+        ),
+        pytest.param(
+            replace(FIRST, phase="Failed"),
+            "RunNotFinished",
+            "`model.run` needs TuningRun first, which has failed and has no final model: name another run",
+            id="failed",
+        ),
+        pytest.param(
+            FIRST,
+            "ReferenceNotFound",
+            "`model.run` needs PersistentVolumeClaim first-claim, which is not in namespace ml: create it",
+            id="its claim is gone",
+        ),
+    ],
+)
+def test_a_chained_run_waits_for_the_other_to_succeed(source: SourceRun | None, reason: str, message: str) -> None:
+    assert rejected(a_new_world(a_run(**CHAINED), source_run=source)) == (reason, message)
+
+
+def test_a_chained_run_takes_the_others_model_and_records_where_it_lies() -> None:
+    claims = {"first-claim": a_claim()}
+    world = a_new_world(a_run(**CHAINED), source_run=FIRST, claims=claims)
+    assert plan(world, some_settings()).create == (Child.CLUSTER, Child.CONFIG, Child.CLAIM)
+    run_json = manifest(Child.CONFIG, world, some_settings())["data"]["run.json"]
+    assert "/mnt/claims/first-claim/ml/first-first" in run_json
+    made = replace(
+        world, cluster=a_cluster(head_ready=False), claims=claims | OWN_CLAIM, notes=some_notes(config_made=True)
+    )
+    write = plan(made, some_settings()).status
+    assert write is not None
+    assert write.patch["modelSource"] == {"runUID": "first-uid", "claimName": "first-claim"}
+    assert write.patch["display"]["model"] == "first/final"
+
+
+def test_a_recorded_model_outlives_the_run_that_it_came_from() -> None:
+    recorded = {"modelSource": {"runUID": "first-uid", "claimName": "first-claim"}}
+    run = a_run(status=STARTING | recorded, **CHAINED)
+    world = a_starting_world(run=run, source_run=None)
+    assert "/mnt/claims/first-claim/" in manifest(Child.CONFIG, world, some_settings())["data"]["run.json"]
+    assert "first-claim" in str(manifest(Child.CLUSTER, world, some_settings()))
+    write = plan(world, some_settings()).status
+    assert write is not None
+    assert "modelSource" not in write.patch
+
+
+def test_a_run_whose_source_goes_while_it_is_made_fails_with_a_word() -> None:
+    world = a_new_world(a_run(**CHAINED), cluster=a_cluster(head_ready=False))
+    write = plan(world, some_settings()).status
+    assert write is not None
+    assert (write.patch["phase"], write.patch["reason"]) == ("Failed", "ConfigInvalid")
+    assert "first was deleted" in write.patch["message"]
+
+
+@pytest.mark.parametrize(
+    "lack",
+    [
+        {"run": a_run(status=STARTING, engine={"type": "Trinity"})},
+        {"run": a_run(status=STARTING, **TASKS)},
+        {"run": a_run(status=STARTING, **CLAIMED), "claims": {}},
+        {"run": a_run(status=STARTING, cluster={"head": {"nodePool": "gone"}})},
+        {"kuberay_served": False},
+        {"kuberay_lacks": ("spec.authOptions",)},
+    ],
+)
+def test_a_run_with_children_is_accepted_for_good(lack: dict[str, Any]) -> None:
+    todo = plan(a_starting_world(**lack), some_settings())
+    assert todo.read == ()
+    assert todo.status is not None
+    assert todo.status.patch.get("phase") != "Rejected"
+    assert (todo.status.patch["conditions"][0]["type"], todo.status.patch["conditions"][0]["status"]) == (
+        "Accepted",
+        "True",
+    )
+
+
+def test_a_child_that_is_not_recorded_yet_makes_the_run_accepted_for_good() -> None:
+    assert accepted(a_new_world(cluster=a_cluster(), kuberay_lacks=("spec.authOptions",)))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +460,26 @@ def test_a_cluster_that_the_server_refuses_rejects_the_run_with_the_servers_word
     kind: RefusalKind, reason: str
 ) -> None:
     refusals = {Child.CLUSTER: Refusal(kind, "spec: no", NOW)}
-    assert rejected(a_new_world(notes=some_notes(refusals=refusals))) == (reason, "spec: no")
+    todo = plan(a_new_world(notes=some_notes(refusals=refusals)), some_settings())
+    assert todo.status is not None
+    assert (todo.status.patch["phase"], todo.status.patch["reason"]) == ("Rejected", reason)
+    assert todo.status.patch["message"] == "spec: no"
+    assert todo.due == NOW + seconds(300)
+
+
+def test_what_a_rejected_run_waits_for_is_written_at_once_when_it_changes() -> None:
+    run = a_run(dataset=TASKS["dataset"], workflow=SOURCE["workflow"])
+    nothing = (Reference("tasks", None, NOW), Reference("code", None, NOW))
+    first = plan(a_new_world(run, notes=some_notes(references=nothing)), some_settings()).status
+    assert first is not None
+    one = (Reference("tasks", None, NOW), Reference("code", frozenset(), NOW))
+    told = a_run(dataset=TASKS["dataset"], workflow=SOURCE["workflow"], status=first.patch)
+    notes = some_notes(references=one, status_written=NOW)
+    second = plan(a_new_world(told, notes=notes), some_settings()).status
+    assert second is not None
+    assert second.patch["message"] == "`dataset.train` needs ConfigMap tasks, which is not in namespace ml: create it"
+    again = replace(a_new_world(told, notes=some_notes(references=nothing)), now=NOW + seconds(4))
+    assert plan(again, some_settings()).status is None
 
 
 def test_an_object_that_cannot_be_read_is_told_once() -> None:
@@ -91,3 +487,32 @@ def test_an_object_that_cannot_be_read_is_told_once() -> None:
     assert patch["phase"] == "Rejected"
     assert patch["conditions"][0]["reason"] == "Invalid"
     assert unreadable(patch, 3, "spec.algorithm: Field required", NOW + seconds(60)) == {}
+
+
+def generations(patch: Any) -> tuple[int | None, set[int | None]]:
+    """Of the status, and of its conditions."""
+    return patch.get("observedGeneration"), {item.get("observedGeneration") for item in patch["conditions"]}
+
+
+def test_the_observed_generation_is_that_of_what_was_judged() -> None:
+    second = {"generation": 2}
+    unread = unreadable({}, 2, "spec.algorithm: Field required", NOW)
+    assert generations(unread) == (2, {2})
+    rejection = plan(a_new_world(a_run(metadata=second, engine={"type": "Trinity"})), some_settings()).status
+    assert rejection is not None
+    assert generations(rejection.patch) == (2, {2})
+    # What was rejected, or could not be read, at an earlier generation is healed at a later one.
+    for before in (rejection.patch, unread):
+        run = a_run(metadata={"generation": 3}, status=before)
+        healed = a_new_world(
+            run, cluster=a_cluster(head_ready=False), claims=OWN_CLAIM, notes=some_notes(config_made=True)
+        )
+        write = plan(healed, some_settings()).status
+        assert write is not None
+        assert generations(write.patch) == (3, {3})
+    # The verdict on an ended run holds for a spec whose changeable part was changed since.
+    over = a_run(metadata={"generation": 4}, status=dict(write.patch) | {"phase": "Succeeded"})
+    told = plan(a_starting_world(run=over, cluster=None), some_settings()).status
+    assert told is not None
+    assert generations(told.patch) == (4, {4})
+    assert told.announcements == ()

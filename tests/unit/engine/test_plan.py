@@ -10,7 +10,9 @@ from tests.unit.engine.worlds import (
     HEAD_UID,
     NAME,
     NOW,
+    OWN_CLAIM,
     RUNNING,
+    a_claim,
     a_cluster,
     a_container,
     a_driver,
@@ -20,6 +22,7 @@ from tests.unit.engine.worlds import (
     a_running_world,
     a_starting_world,
     a_waiting,
+    a_worker,
     seconds,
     some_notes,
     some_progress,
@@ -64,16 +67,16 @@ def test_a_new_run_gets_its_cluster_first_and_its_claim_last() -> None:
 
 def test_with_a_claim_of_the_users_own_the_configmap_goes_first() -> None:
     run = a_run(checkpoint={"volume": {"claimTemplate": None, "claimName": "mine"}})
-    assert planned(a_new_world(run, claim_found=True)).create == (Child.CONFIG, Child.CLUSTER)
+    assert planned(a_new_world(run, claims={"mine": a_claim()})).create == (Child.CONFIG, Child.CLUSTER)
 
 
 def test_only_what_is_missing_is_made() -> None:
-    world = a_new_world(cluster=a_cluster(), claim_found=True)
+    world = a_new_world(cluster=a_cluster(), claims=OWN_CLAIM)
     assert planned(world).create == (Child.CONFIG,)
 
 
 def test_the_first_status_names_the_attempt_once_all_children_are_made() -> None:
-    world = a_new_world(cluster=a_cluster(head_ready=False), claim_found=True, notes=some_notes(config_made=True))
+    world = a_new_world(cluster=a_cluster(head_ready=False), claims=OWN_CLAIM, notes=some_notes(config_made=True))
     write = planned(world).status
     assert write is not None
     assert write.patch["phase"] == "Starting"
@@ -158,10 +161,13 @@ def test_usage_alone_is_no_reason_to_write() -> None:
 
 
 def test_usage_counts_the_pods_of_the_cluster() -> None:
-    world = a_running_world(pods=(a_head(gpus=2),), run=a_run(status={**RUNNING, "phase": "Starting"}))
-    write = planned(world).status
+    groups = [{"name": "agents", "gpus": 4, "replicas": 2}]
+    run = a_run(status={**RUNNING, "phase": "Starting"}, cluster={"head": {"gpus": 1}, "workers": groups})
+    write = planned(a_running_world(pods=(a_head(), a_worker(1), a_worker(2), a_driver()), run=run)).status
     assert write is not None
-    assert write.patch["usage"] == {"gpuSeconds": 1200, "podSeconds": 600}
+    # By the spec: a node pool may call its GPUs by any name.
+    assert write.patch["usage"] == {"gpuSeconds": 600 * 9, "podSeconds": 600 * 3}
+    assert write.patch["display"]["gpus"] == "9"
 
 
 @pytest.mark.parametrize("job", [a_job(complete=True), a_job(failed=True), a_job(deleting=True), None])
@@ -268,3 +274,21 @@ def test_a_merge_patch_says_only_what_changed() -> None:
     new = {"a": 1, "b": {"c": 3, "d": 2}, "list": [1, 2, 3]}
     assert merge_patch(old, new) == {"b": {"c": 3}, "list": [1, 2, 3], "gone": None}
     assert merge_patch(new, new) == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ({"image": {"path": "/opt/models/tiny"}}, "tiny"),
+        ({"huggingFace": {"repo": "Qwen/Qwen3-0.6B"}}, "Qwen3-0.6B"),
+        ({"huggingFace": {"repo": "Qwen/Qwen3-0.6B", "revision": "v1.1"}}, "Qwen3-0.6B@v1.1"),
+        ({"huggingFace": {"repo": "gpt2", "revision": "0" * 40}}, "gpt2@0000000"),
+        ({"volume": {"claimName": "models", "path": "qwen/Qwen3-0.6B"}}, "Qwen3-0.6B"),
+        ({"run": {"name": "first"}}, "first/final"),
+    ],
+)
+def test_the_model_is_shown_short_and_telling(model: dict[str, Any], shown: str) -> None:
+    world = a_starting_world(run=a_run(model={"image": None} | model))
+    write = planned(world).status
+    assert write is not None
+    assert write.patch["display"]["model"] == shown

@@ -8,17 +8,21 @@ import pytest
 
 from tests.builders import UID, a_run, merged, some_settings
 from tests.unit.engine.worlds import (
+    NOW,
     RUNNING,
     a_cluster,
     a_driver,
     a_head,
     a_job,
     a_running_world,
+    a_waiting,
+    a_worker,
+    seconds,
     some_notes,
     some_progress,
 )
 from tuning_contract.termination import EXIT_FAILED, TerminationMessage
-from tuning_operator.engine.contribution import CONDITION_BYTES, cut
+from tuning_operator.engine.contribution import CONDITION_BYTES, HISTORY_BYTES, cut
 from tuning_operator.engine.plan import plan
 from tuning_operator.engine.status import compose
 from tuning_operator.engine.world import Reachability, Refusal, RefusalKind, World
@@ -49,7 +53,7 @@ def test_a_text_that_is_cut_keeps_its_beginning_and_its_end() -> None:
 def the_worst_run(**status: Any) -> Any:
     """Longest names, eight held-out sets, ten attempts behind it."""
     moment = "2026-01-02T11:00:00Z"
-    record = {"outcome": "Failed", "cause": "EnvironmentUnavailable", "message": "m" * 96, "lastStep": 10**9}
+    record = {"outcome": "Failed", "cause": "EnvironmentUnavailable", "message": "m" * HISTORY_BYTES, "lastStep": 10**9}
     history = [record | {"number": n, "startTime": moment, "endTime": moment} for n in range(1, 11)]
     name, uid = "n" * 39, UID
     child = f"{name}-3f9a1c-11"
@@ -76,9 +80,11 @@ def the_worst_run(**status: Any) -> Any:
             "history": history,
             "evaluation": evaluation,
             "usage": {"gpuSeconds": 10**12, "podSeconds": 10**12},
+            "modelSource": {"runUID": uid, "claimName": "m" * 253},
         }
         | status,
-        model={"image": {"path": "/" + "🦙" * 300}},
+        model={"image": None, "run": {"name": "r" * 253}},
+        cluster={"workers": [{"name": "g" * 15, "replicas": 1000, "gpus": 16}]},
         dataset={"evaluation": [{"name": item, "image": {"path": "/x"}} for item in SETS]},
         checkpoint={"volume": {"claimTemplate": None, "claimName": "c" * 253}},
     )
@@ -118,6 +124,24 @@ def test_the_worst_status_stays_below_eight_kibibytes(character: str) -> None:
     complaint = plan(ended, some_settings()).status
     assert complaint is not None
     whole = merged(whole, complaint.patch)
+    parts = {key: len(orjson.dumps(value)) for key, value in whole.items()}
+    assert len(orjson.dumps(whole)) < LIMIT, parts
+
+
+@pytest.mark.parametrize("character", ["x", "\x01", "🦙"])
+def test_the_worst_status_of_a_run_that_goes_on_stays_below_eight_kibibytes(character: str) -> None:
+    waits = a_waiting("ray-worker", "ErrImagePull", character * 4000)
+    worker = a_worker(attempt=11, group="g" * 15, ready=False, phase="Pending", containers=(waits,))
+    ended = the_worst_world(character)
+    notes = replace(ended.notes, since={"trouble": NOW - seconds(60)})
+    world = replace(ended, pods=(a_head(attempt=11, uid=UID), a_driver(attempt=11), worker), notes=notes)
+    write = plan(world, some_settings()).status
+    assert write is not None
+    assert "phase" not in write.patch
+    whole = merged(world.run.status.to_object(), write.patch)
+    told = {item["type"]: item for item in whole["conditions"]}
+    assert told["Degraded"]["reason"] == "ImagePullFailed"
+    assert told["ClusterReady"]["reason"] == "WorkersMissing"
     parts = {key: len(orjson.dumps(value)) for key, value in whole.items()}
     assert len(orjson.dumps(whole)) < LIMIT, parts
 

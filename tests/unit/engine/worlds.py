@@ -5,11 +5,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.builders import a_run
+from tests.builders import UID, a_run
 from tuning_contract.progress import Progress
 from tuning_contract.termination import TerminationMessage
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.engine.world import (
+    ClaimView,
     ClusterView,
     ContainerState,
     ContainerView,
@@ -24,6 +25,8 @@ CLUSTER_UID = "cluster-uid"
 JOB_UID = "job-uid"
 HEAD_UID = "head-uid"
 NAME = "math-agent-3f9a1c-1"
+OWN_CLAIM: Mapping[str, ClaimView] = {"math-agent-3f9a1c": ClaimView(UID, frozenset({"ReadWriteMany"}))}
+"""The claim that is made for the run."""
 
 STARTING: Mapping[str, Any] = {
     "phase": "Starting",
@@ -74,6 +77,27 @@ def a_head(**changes: Any) -> PodView:
     return replace(pod, **changes)
 
 
+def a_worker(number: int = 1, **changes: Any) -> PodView:
+    """A pod of the group `agents`, ready unless it says otherwise."""
+    pod = PodView(
+        name=f"{NAME}-agents-worker-{number}",
+        uid=f"worker-uid-{number}",
+        component="worker",
+        group="agents",
+        attempt=1,
+        phase="Running",
+        started_at=NOW - seconds(600),
+        containers=(a_container("ray-worker"),),
+        ready=True,
+    )
+    return replace(pod, **changes)
+
+
+def a_claim(*modes: str, **changes: Any) -> ClaimView:
+    """Somebody's claim with these access modes."""
+    return replace(ClaimView(access_modes=frozenset(modes or ("ReadWriteMany",))), **changes)
+
+
 def a_driver(message: TerminationMessage | str | None = None, code: int = 0, **changes: Any) -> PodView:
     """A driver pod: running without a message, ended with one."""
     pod = PodView(name=f"{NAME}-zzzzz", uid="driver-uid", component="driver", attempt=1, phase="Running")
@@ -104,7 +128,7 @@ def a_starting_world(**changes: Any) -> World:
         run=a_run(status=STARTING),
         notes=some_notes(config_made=True),
         cluster=a_cluster(head_ready=False),
-        claim_found=True,
+        claims=OWN_CLAIM,
         pods=(a_head(),),
     )
     return replace(world, **changes)

@@ -1,14 +1,16 @@
 """Whether the run can be executed here and now; if not it is Rejected, and goes on by itself when it can.
 
-Everything that needs no look-up is refused by the CRD already. Once a child exists a run stays accepted.
+What is looked at is in `acceptance_checks`, one file each. Everything that needs no look-up is refused by the CRD
+already. Once a child exists a run stays accepted.
 """
 
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
-from tuning_contract.algorithms import ALGORITHMS, ENGINES
 from tuning_operator.api.conditions import ConditionType, Phase, Reason
 from tuning_operator.engine.contribution import Contribution, condition
+from tuning_operator.engine.policies.acceptance_checks import CHECKS, config_maps
+from tuning_operator.engine.policies.acceptance_checks.problem import Problem
 from tuning_operator.engine.world import Child, RefusalKind, World
 from tuning_operator.settings import Settings
 
@@ -27,34 +29,19 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     """Reject, or ask for the ConfigMaps that must be read first."""
     if world.has_children:
         return None
-    for reason, message in _known_at_once(world, settings):
-        return _rejected(world, reason, message, LOOK_AGAIN)
-    wanted = _references(world)
-    known = {reference.name: reference for reference in world.notes.references}
-    unread = tuple(sorted({name for name, _ in wanted} - set(known)))
+    problems = [problem for check in CHECKS for problem in check(world, settings)]
+    if problems:
+        return _rejected(problems, world.now + LOOK_AGAIN)
+    unread = config_maps.unread(world, settings)
     if unread:
         return _unreadable(world) or Contribution(read=unread, final=True)
-    missing = _missing(world)
+    missing = config_maps.missing(world, settings)
     if missing:
-        old = tuple(name for name, item in known.items() if world.now - item.read_at >= LOOK_AGAIN)
-        rejected = _rejected(world, Reason.REFERENCE_NOT_FOUND, missing, LOOK_AGAIN)
-        return Contribution(read=old, final=True) if old else rejected
+        old = tuple(sorted(reference.name for reference in missing if world.now - reference.read_at >= LOOK_AGAIN))
+        due = min(reference.read_at for reference in missing) + LOOK_AGAIN
+        found = list(config_maps.check(world, settings))
+        return Contribution(read=old, final=True) if old else _rejected(found, due)
     return _refused(world)
-
-
-def _known_at_once(world: World, settings: Settings) -> Iterator[tuple[Reason, str]]:
-    """Reasons that need no reading, most permanent first."""
-    spec = world.run.spec
-    engine, algorithm = spec.engine.type, ALGORITHMS.get(spec.algorithm.type)
-    if engine not in ENGINES or not ENGINES[engine].available:
-        able = ", ".join(row.name for row in ENGINES.values() if row.available)
-        yield Reason.NOT_AVAILABLE, f"engine {engine} is not available in this version of the operator; {able} is"
-    elif algorithm is None or engine not in algorithm.engines:
-        yield Reason.NOT_AVAILABLE, f"algorithm {spec.algorithm.type} is not available on engine {engine}"
-    if not spec.workflow.image and not settings.runner_image:
-        yield Reason.IMAGE_NOT_SET, "set spec.workflow.image: the installation has no runner image of its own"
-    if not world.kuberay_served:
-        yield Reason.KUBERAY_MISSING, "KubeRay is not installed: the API server does not serve RayClusters (ray.io/v1)"
 
 
 def _unreadable(world: World) -> Contribution | None:
@@ -72,48 +59,25 @@ def _unreadable(world: World) -> Contribution | None:
     )
 
 
-def _references(world: World) -> list[tuple[str, str]]:
-    """Name and key of every ConfigMap that the run needs; an empty key needs the ConfigMap only."""
-    spec = world.run.spec
-    template, train = spec.model.chat_template, spec.dataset.train.config_map
-    found = [(template.config_map.name, template.config_map.key)] if template else []
-    found += [(train.name, train.key)] if train else []
-    found += [(item.config_map.name, item.config_map.key) for item in spec.dataset.evaluation if item.config_map]
-    return found + ([(spec.workflow.source.config_map.name, "")] if spec.workflow.source else [])
-
-
-def _missing(world: World) -> str:
-    """What the run refers to and is not there, as a sentence; empty when all is there."""
-    keys = {reference.name: reference.keys for reference in world.notes.references}
-    namespace, lacks = world.run.namespace, []
-    for name, key in _references(world):
-        there = keys[name]
-        if there is None:
-            lacks.append(f"ConfigMap {name} is not in namespace {namespace}")
-        elif key and key not in there:
-            lacks.append(f"ConfigMap {name} has no key {key}")
-    claim = world.run.spec.checkpoint.volume.claim_name
-    if claim and not world.claim_found:
-        lacks.append(f"PersistentVolumeClaim {claim} is not in namespace {namespace}")
-    return "; ".join(dict.fromkeys(lacks))
-
-
 def _refused(world: World) -> Contribution | None:
     """A RayCluster that the API server will not have: no child exists yet, so the run is not accepted."""
     refusal = world.notes.refusals.get(Child.CLUSTER)
     if refusal is None or refusal.kind is RefusalKind.FORBIDDEN or world.now >= refusal.at + TRY_AGAIN:
         return None
     reason = Reason.NAME_CONFLICT if refusal.kind is RefusalKind.NAME_CONFLICT else Reason.INVALID
-    return _rejected(world, reason, refusal.message, refusal.at + TRY_AGAIN - world.now)
+    return _rejected([Problem(reason, refusal.message)], refusal.at + TRY_AGAIN)
 
 
-def _rejected(world: World, reason: Reason, message: str, again: timedelta) -> Contribution:
+def _rejected(problems: Sequence[Problem], due: datetime) -> Contribution:
+    """All that is wrong at once, so that a user need not find it out one by one; the first gives the reason."""
+    reason = problems[0].reason
+    message = "; ".join(dict.fromkeys(problem.message for problem in problems))
     accepted = condition(ConditionType.ACCEPTED, False, reason, message)
     return Contribution(
         phase=Phase.REJECTED,
         reason=reason,
         message=message,
         conditions=(accepted, condition(ConditionType.ADMITTED, False, reason, "the run is not accepted")),
-        due=world.now + again,
+        due=due,
         final=True,
     )

@@ -34,6 +34,10 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     lacks = missing(world)
     if not lacks:
         return None
+    if world.run.spec.model.run and world.model_source is None and not {Child.CLUSTER, Child.CONFIG}.isdisjoint(lacks):
+        # It was there when the run was accepted, and nothing was recorded yet.
+        text = f"TuningRun {world.run.spec.model.run.name} was deleted before this run, which needs its model, was made"
+        return Contribution(verdict=Verdict(Cause.CONFIG_INVALID, text), final=True)
     if world.claim_is_foreign and Child.CLAIM in lacks:
         return _conflict(world, "the PersistentVolumeClaim of the run's name belongs to somebody else")
     refused = [(child, world.notes.refusals[child]) for child in lacks if child in world.notes.refusals]

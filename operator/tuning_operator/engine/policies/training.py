@@ -12,8 +12,9 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     """Make the Job. That its cluster is still the observed one was judged before."""
     if world.job is not None or missing(world) or world.cluster is None or not world.cluster.ready:
         return None
-    if world.head is None or not world.head.serves_ray:
-        # The RayCluster says ready, the pod's own watch is behind or ahead: it will wake us.
+    workers = min(world.cluster.ready_workers, world.workers_ready)
+    if world.head is None or not world.head.serves_ray or workers < world.workers_wanted:
+        # The RayCluster says ready, the pods' own watch is behind or ahead: it will wake us.
         return None
     refusal = world.notes.refusals.get(Child.JOB)
     if refusal is None or world.now >= refusal.at + TRY_AGAIN:
