@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 from huggingface_hub import HfApi, constants, errors, get_cached_repo_tree, snapshot_download, try_to_load_from_cache
 from huggingface_hub.file_download import repo_folder_name
@@ -105,9 +105,10 @@ class Commits:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._known: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            self._known = json.loads(file.read_text(encoding="utf-8"))
+        self._known: dict[str, Found] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            document = json.loads(file.read_text(encoding="utf-8"))
+            self._known = {name: Found(**entry) for name, entry in document.items()}
 
     def find(self, source: HubSource, place: Place) -> Found:
         """The commit that an earlier attempt found, or the one that the hub or its cache names now.
@@ -115,17 +116,26 @@ class Commits:
         Raises:
             RunError: says what to change, or HubUnreachable.
         """
-        known = self._known.get(place.name)
-        if isinstance(known, dict) and (known.get("repo"), known.get("revision")) == (source.repo, source.revision):
-            return Found(**known)
+        found = self._noted(source, place) or self._asked(source, place)
+        if self._known.get(place.name) != found:
+            self._known[place.name] = found
+            document = {name: asdict(entry) for name, entry in self._known.items()}
+            write_atomically(self._file, json.dumps(document, indent=1, sort_keys=True))
+        return found
 
+    def _noted(self, source: HubSource, place: Place) -> Found | None:
+        """What is known for this place or another one of its kind: a training and a test split belong together."""
+        for name, found in self._known.items():
+            same = (found.repo, found.revision) == (source.repo, source.revision)
+            if same and (name == MODEL.name) == (place.kind == MODEL.kind):
+                return found
+        return None
+
+    def _asked(self, source: HubSource, place: Place) -> Found:
         with in_plain_words(source, place):
             api = HfApi(token=token_of(source, place))
             resolved = api.resolve_revision(source.repo, repo_type=place.kind, revision=source.revision)
-        found = Found(source.repo, source.revision, resolved.resolved)
-        self._known[place.name] = asdict(found)
-        write_atomically(self._file, json.dumps(self._known, indent=1, sort_keys=True))
-        return found
+        return Found(source.repo, source.revision, resolved.resolved)
 
 
 def fetch_model(source: HubSource, found: Found, say: Say) -> Path:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from tests.unit.runner.documents import DIRECTORY, REPOSITORY, a_run_document
 from tuning_contract.checkpoint import write_atomically
 from tuning_contract.directory import RunDirectory
 from tuning_contract.result import RunResult
-from tuning_contract.run_document import RunDocument
-from tuning_runner.__main__ import parse
+from tuning_contract.run_document import HubSource, RunDocument
+from tuning_runner.__main__ import parse, prepare_environment
 from tuning_runner.console import Tee
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.resources import available_cpus
+from tuning_runner.sources import uses_hub
 
 
 def execute(root: Path, text: str) -> subprocess.CompletedProcess:
@@ -78,6 +80,28 @@ def test_an_unknown_key_of_run_json_is_refused_by_name():
     document = json.loads(a_run_document().to_text()) | {"surprise": 1}
     with pytest.raises(RunError, match="unknown keys: surprise"):
         parse(json.dumps(document))
+
+
+@pytest.mark.parametrize("hub", [True, False])
+def test_the_hubs_clients_are_offline_only_when_nothing_comes_from_a_hub(monkeypatch, hub):
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "")
+    prepare_environment(hub)
+    expected = None if hub else "1"
+    assert [os.environ.get(name) for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")] == [expected] * 2
+
+
+def test_one_source_on_a_hub_is_enough_to_need_it():
+    run, source = a_run_document(), HubSource("org/name", split="test")
+    held = replace(run.dataset.evaluation[0], hub=source)
+    assert not uses_hub(run)
+    assert uses_hub(replace(run, model=replace(run.model, hub=source)))
+    assert uses_hub(replace(run, dataset=replace(run.dataset, hub=source)))
+    assert uses_hub(replace(run, dataset=replace(run.dataset, evaluation=(held,))))
 
 
 def test_the_tee_writes_everything_to_the_file_and_to_the_old_output(tmp_path):

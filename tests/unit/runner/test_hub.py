@@ -171,6 +171,16 @@ def test_a_later_attempt_asks_nothing_and_keeps_the_commit_although_main_has_mov
     assert scene.downloads_of("moved").count("model.safetensors") == 1, "the same weights were downloaded again"
 
 
+def test_a_list_of_commits_that_cannot_be_read_is_made_anew(scene):
+    scene.repository("models", "noted", MODEL_FILES)
+    directory = scene.a_run()
+    directory.mkdir(parents=True)
+    for text in ("{", "[]", '{"model": {"repo": "org/noted"}}', '{"model": "org/noted"}'):
+        (directory / "sources.json").write_text(text)
+        answer = scene.load("model", HubSource("org/noted"), directory)
+        assert json.loads((directory / "sources.json").read_text()) == answer["found"]
+
+
 def test_a_tag_and_a_commit_name_a_model_as_well(scene):
     scene.repository("models", "tagged", MODEL_FILES)
     scene.repository("models", "tagged@v1", MODEL_FILES | {"config.json": '{"model_type": "gpt2"}'})
@@ -380,6 +390,17 @@ def test_the_rows_of_the_hub_have_the_digest_of_the_same_file(scene, tasks):
     assert answer["origin"] == "org/rows, split train"
     commit = scene.hub.commit("org/rows", "datasets")
     assert answer["found"] == {"train": {"repo": "org/rows", "revision": "main", "commit": commit}}
+
+
+def test_training_and_test_split_are_of_one_commit_although_main_moves_between_them(scene):
+    files = {"train.jsonl": lines([{"q": "1"}]), "test.jsonl": lines([{"q": "2"}])}
+    folder = scene.repository("datasets", "between", files)
+    directory = scene.a_run()
+    before = scene.load("train", HubSource("org/between", split="train"), directory)["found"]["train"]
+    scene.push(folder, {"test.jsonl": lines([{"q": "1"}])})
+    answer = scene.load("heldout", HubSource("org/between", split="test"), directory)
+    assert answer["rows"] == [{"q": "2"}]
+    assert answer["found"] == {"evaluation/heldout": before}
 
 
 def test_a_subset_a_split_and_a_part_of_a_split_are_chosen(scene, tasks):
