@@ -3,6 +3,7 @@
 Steps, intervals, deadlines and the cluster are not in it: they may change between attempts.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,8 @@ def fingerprint(run: RunDocument, model: str, dataset_digest: str, template_dige
         "algorithm": run.algorithm.type,
         "loraRank": run.algorithm.lora.rank if run.algorithm.lora else None,
         "loraAlpha": run.algorithm.lora.alpha if run.algorithm.lora else None,
+        # None when there are none, as in checkpoints of runners that knew none.
+        "engineConfig": json.loads(run.engine.config) or None,
     }
 
 

@@ -49,7 +49,7 @@ TRAINER_METRICS: tuple[Metric, ...] = (
     _trainer(
         "zero_advantage_group_ratio",
         "zero_advantage_group_ratio",
-        "Share of groups with equal rewards, which give no gradient",
+        "Share of groups in which every advantage is 0, so that they give no gradient",
     ),
     _trainer("masked_episode_ratio", "masked_episode_ratio", "Share of episodes that were masked out of their group"),
     _trainer(

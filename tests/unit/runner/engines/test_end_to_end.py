@@ -1,21 +1,18 @@
 """`python -m tuning_runner` as the Ray job starts it, with the tiny model: it learns, resumes, fails with a cause."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.unit.runner.documents import DIRECTORY, REPOSITORY, TINY, a_run_document, an_algorithm
+from tests.unit.runner.documents import DIRECTORY, TINY, a_run_document, an_algorithm
+from tests.unit.runner.volumes import Volume
 from tuning_contract.checkpoint import complete_checkpoints, damage
-from tuning_contract.directory import RunDirectory
-from tuning_contract.metrics import EVALUATION, TRAINER, MetricRecord
-from tuning_contract.result import RunResult
+from tuning_contract.metrics import EVALUATION, TRAINER
 from tuning_contract.run_document import DatasetSettings, RunDocument, WorkflowSettings
 from tuning_contract.schedule import schedule
 from tuning_runner.dataset import load_dataset
@@ -25,47 +22,6 @@ pytestmark = pytest.mark.model
 pytest.importorskip("torch")
 STEPS = 24
 KILL_AFTER = 12
-
-
-@dataclass(frozen=True)
-class Volume:
-    """A run's volume, and the process that the Ray job would be."""
-
-    root: Path
-
-    @property
-    def run(self) -> RunDirectory:
-        return RunDirectory(self.root / DIRECTORY)
-
-    @property
-    def result(self) -> RunResult:
-        return RunResult.from_text(self.run.result.read_text())
-
-    def log(self, attempt: int) -> str:
-        return self.run.runner_log(attempt).read_text()
-
-    def records(self, role: str) -> list[MetricRecord]:
-        lines = [MetricRecord.from_line(line) for line in self.run.metrics.read_text().splitlines()]
-        return [record for record in lines if record.role == role]
-
-    def start(self, run: RunDocument, attempt: int, source: Path = TINY) -> subprocess.Popen:
-        document = self.root / "run.json"
-        document.write_text(run.to_text())
-        environment = os.environ | {
-            "PYTHONPATH": f"{REPOSITORY / 'operator'}:{source}",
-            "TUNING_VOLUME": str(self.root),
-            "TUNING_RUN_DOCUMENT": str(document),
-            "TUNING_ATTEMPT": str(attempt),
-        }
-        environment.pop("RAY_ADDRESS", None)
-        return subprocess.Popen(
-            [sys.executable, "-m", "tuning_runner"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-
-    def execute(self, run: RunDocument, attempt: int = 1, source: Path = TINY) -> tuple[int, str]:
-        process = self.start(run, attempt, source)
-        output, _ = process.communicate(timeout=300)
-        return process.returncode, output.decode()
 
 
 def kill_when(process: subprocess.Popen, path: Path) -> None:

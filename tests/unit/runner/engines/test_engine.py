@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.unit.runner.documents import a_run_document, an_algorithm  # noqa: E402
+from tuning_contract.algorithms import ALGORITHMS  # noqa: E402
 from tuning_contract.causes import Cause  # noqa: E402
 from tuning_contract.checkpoint import Manifest  # noqa: E402
 from tuning_contract.directory import RunDirectory  # noqa: E402
 from tuning_contract.outcomes import Outcome  # noqa: E402
-from tuning_contract.run_document import Sampling  # noqa: E402
+from tuning_contract.run_document import EngineSettings, Sampling  # noqa: E402
 from tuning_runner.checkpoints import CheckpointStore, Fence  # noqa: E402
 from tuning_runner.dataset import Dataset  # noqa: E402
 from tuning_runner.engine import Context, Held, Inputs, Resume  # noqa: E402
@@ -24,6 +26,7 @@ from tuning_runner.episodes.batch import EpisodeBatch, EpisodeResult  # noqa: E4
 from tuning_runner.episodes.errors import RunError  # noqa: E402
 from tuning_runner.episodes.record import EpisodeRecord  # noqa: E402
 from tuning_runner.evaluation import Evaluation  # noqa: E402
+from tuning_runner.groups import assign  # noqa: E402
 from tuning_runner.metrics_writer import MetricsWriter  # noqa: E402
 from tuning_runner.sources import BaseModel  # noqa: E402
 
@@ -116,9 +119,33 @@ def test_a_resume_off_the_interval_or_after_the_last_step_judges_nothing_first(b
     assert bench.did == ["step 6"]
 
 
-def an_episode(member: int, reward: float | None, failed: Outcome = Outcome.MODEL_ERROR) -> EpisodeResult:
+def test_a_wrong_override_is_told_before_anything_is_loaded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = EngineSettings("TRL", "2.60.0", '{"adam_beta_1": 0.8}')
+    engine = TRLEngine(replace(bench.inputs, run=replace(bench.inputs.run, engine=settings)))
+    monkeypatch.setattr(engine._host, "load_user_code", lambda: bench.did.append("user code"))
+    with pytest.raises(RunError, match=r"`engine\.config\.adam_beta_1` is not known to engine TRL") as caught:
+        engine.check()
+    assert caught.value.cause is Cause.CONFIG_INVALID
+    assert bench.did == []
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_episodes_of_a_step_get_the_advantages_of_the_runs_algorithm(bench: Bench, name: str) -> None:
+    run = bench.inputs.run
+    engine = TRLEngine(replace(bench.inputs, run=replace(run, algorithm=replace(run.algorithm, type=name))))
+    results = [an_episode(member, reward) for member, reward in enumerate([1.0, 0.0, 0.5, None])]
+    results += [an_episode(member, reward, group="1.1") for member, reward in enumerate([2.0, 1.0])]
+    expected = assign([result.record for result in results], ALGORITHMS[name].advantage, 2)
+    found = [result.record for result in engine._with_advantages(results)]
+    assert [(record.advantage, record.masked) for record in found] == [(a.advantage, a.masked) for a in expected]
+    assert len({record.advantage for record in found}) > 2
+
+
+def an_episode(
+    member: int, reward: float | None, failed: Outcome = Outcome.MODEL_ERROR, group: str = "1.0"
+) -> EpisodeResult:
     outcome = failed if reward is None else Outcome.COMPLETED
-    record = EpisodeRecord("train", f"1.0.{member}", "1.0", "", 2, 2, 0, 0, outcome, reward=reward)
+    record = EpisodeRecord("train", f"{group}.{member}", group, "", 2, 2, 0, 0, outcome, reward=reward)
     return EpisodeResult(record, {})
 
 
