@@ -168,12 +168,16 @@ def _drop_interrupted_release(cluster: Cluster) -> None:
         cluster.helm("uninstall", release["name"], *place)
 
 
-def sample(name: str, image: str) -> list[Object]:
-    """The objects of `crds/samples/tuningrun.<name>.yaml`, with the workflow image that was built here."""
+def sample(name: str, image: str | None) -> list[Object]:
+    """The objects of `crds/samples/tuningrun.<name>.yaml`, with a workflow image that was built here.
+
+    Without one the run names none either, and gets the installation's.
+    """
     objects = list(yaml.safe_load_all((SAMPLES / f"tuningrun.{name}.yaml").read_text()))
     for manifest in objects:
         if manifest["kind"] == "TuningRun":
-            manifest["spec"]["workflow"]["image"] = image
+            manifest["spec"]["workflow"].pop("image", None)
+            manifest["spec"]["workflow"] |= {"image": image} if image else {}
     return objects
 
 

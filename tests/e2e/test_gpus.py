@@ -1,11 +1,11 @@
-"""A run that asks for a GPU, on a node that gets one (nothing stands behind it) while the run waits for it."""
+"""The sample with a GPU, on a node that gets one (nothing stands behind it) while the run waits for it."""
 
 import pytest
 
 from tests.cluster.full import FullCluster
 from tests.e2e.conftest import Installation
-from tests.e2e.runs import a_short_run, delete, pods, start, the_run
-from tests.harness import Object, condition, wait_for
+from tests.e2e.runs import delete, pods, start, the_run
+from tests.harness import Object, condition, sample, wait_for
 
 pytestmark = pytest.mark.cluster
 GPU = "nvidia.com/gpu"
@@ -15,10 +15,11 @@ ASK_RAY = "import ray; ray.init(address='auto', log_to_driver=False); print('GPU
 def test_a_run_waits_for_a_gpu_says_so_and_its_ray_head_then_sees_it(
     installation: Installation, cluster: FullCluster
 ) -> None:
-    name = "one-gpu"
-    run = a_short_run(installation, name)
-    run["spec"]["cluster"] = {"head": run["spec"]["cluster"]["head"] | {"gpus": 1}}
-    start(installation, run)
+    name = "lora-gpu"
+    code, run = sample(name, None)
+    # As much as this machine has; the GPU is what matters.
+    run["spec"]["cluster"]["head"] |= {"cpu": "1", "memory": "4Gi"}
+    start(installation, code, run)
     wait_for("word of the missing GPU", lambda: f"Insufficient {GPU}" in message_of(installation, name), 40)
     with cluster.node.offering(GPU, 1):
         head = wait_for("ready head", lambda: ready_head(installation, name), 120)

@@ -5,7 +5,6 @@ import pytest
 from tests.e2e.conftest import Installation
 from tests.e2e.runs import (
     VOLUME,
-    a_short_run,
     claim_of,
     in_a_pod,
     log_of,
@@ -15,16 +14,18 @@ from tests.e2e.runs import (
     wait_for_step,
     with_workflow,
 )
-from tests.harness import Object, condition, wait_for
+from tests.harness import Object, condition, sample, wait_for
 
 pytestmark = pytest.mark.cluster
-WORKERS = [{"name": "agents", "replicas": 2, "cpu": "200m", "memory": "3Gi", "sharedMemory": "256Mi"}]
 
 
 def a_run_with_workers(here: Installation, name: str, steps: int) -> list[Object]:
-    """A short run with two worker pods, whose episodes leave the names of their pods."""
-    run = a_short_run(here, name, steps)
-    run["spec"]["cluster"] = {"head": run["spec"]["cluster"]["head"] | {"memory": "4Gi"}, "workers": WORKERS}
+    """The sample with two worker pods, short; its episodes leave the names of their pods."""
+    (run,) = sample("episode-workers", here.images["tiny"])
+    run["metadata"] = {"name": name}
+    run["spec"]["algorithm"] |= {"steps": steps, "saveEverySteps": steps}
+    for pod in (run["spec"]["cluster"]["head"], *run["spec"]["cluster"]["workers"]):
+        pod["cpu"] = "300m"  # all three fit on a machine with two cores
     return with_workflow(run, "leaves_a_mark.py")
 
 
