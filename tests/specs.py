@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuning_contract.algorithms import ALGORITHMS
-from tuning_operator.api import crd, model, v1alpha1_cluster, v1alpha1_sources
+from tuning_operator.api import crd, model, v1alpha1_cluster, v1alpha1_execution, v1alpha1_sources
 from tuning_operator.api.v1alpha1_training import GROUP_METHODS
 
 Schema = Mapping[str, Any]
@@ -185,22 +185,12 @@ _BY_PATTERN: dict[str, Callable[[_Maker], str]] = {
     model.LABEL_PATTERN: lambda maker: maker.fresh("example.com/Label_"),
     model.LABEL_VALUE_PATTERN: lambda maker: maker.source.choice([maker.fresh("v"), "", "V" * 63]),
     model.ENTRYPOINT_PATTERN: lambda maker: maker.fresh("package.module_") + ":function",
-    "^[A-Za-z_][A-Za-z0-9_]*$": lambda maker: maker.fresh("VARIABLE_"),
-    r"^\S+$": lambda maker: "registry.example.com/team/" + maker.fresh("agent:"),
-    r"^https?://\S+$": lambda maker: "http://prometheus:9090/" + maker.fresh("write?x=a@b"),
-}
-
-
-def _text_of(annotation: Any) -> str:
-    """The pattern of one of the API's annotated text types."""
-    (found,) = [item.pattern for info in annotation.__metadata__ for item in info.metadata if hasattr(item, "pattern")]
-    return str(found)
-
-
-_BY_PATTERN |= {
-    _text_of(v1alpha1_sources.Repository): lambda maker: "Owner/" + maker.fresh("model-0.5B_"),
-    _text_of(v1alpha1_sources.Revision): lambda maker: maker.source.choice(["main", "refs/pr/1", "0" * 40]),
-    _text_of(v1alpha1_sources.Split): lambda maker: maker.fresh("split_"),
+    model.VARIABLE_PATTERN: lambda maker: maker.fresh("VARIABLE_"),
+    v1alpha1_execution.IMAGE_PATTERN: lambda maker: "registry.example.com/team/" + maker.fresh("agent:"),
+    v1alpha1_execution.URL_PATTERN: lambda maker: "http://prometheus:9090/" + maker.fresh("write?x=a@b"),
+    v1alpha1_sources.REPOSITORY_PATTERN: lambda maker: "Owner/" + maker.fresh("model-0.5B_"),
+    v1alpha1_sources.REVISION_PATTERN: lambda maker: maker.source.choice(["main", "refs/pr/1", "0" * 40]),
+    v1alpha1_sources.SPLIT_PATTERN: lambda maker: maker.fresh("split_"),
 }
 
 

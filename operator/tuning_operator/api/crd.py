@@ -6,16 +6,14 @@
 Run by `make generate` and `make verify` from a checkout. The operator itself never installs a CRD: the chart does.
 """
 
-import argparse
-import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tuning_operator.api import meta
+from tuning_operator.api import generated, meta
 from tuning_operator.api.schema import structural
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.api.v1alpha1_spec import TuningRunSpec
@@ -83,38 +81,9 @@ def files() -> dict[Path, str]:
     return {CRD_FILE: HEADER + render(definition()), CHART_FILE: HEADER + chart}
 
 
-def differences(root: Path) -> Iterator[str]:
-    """Lines of a unified diff between what is on disk and what would be written; none when all is current."""
-    for path, text in files().items():
-        current = (root / path).read_text() if (root / path).exists() else ""
-        yield from difflib.unified_diff(
-            current.splitlines(keepends=True), text.splitlines(keepends=True), str(path), f"{path} (generated)"
-        )
-
-
-def write(root: Path) -> None:
-    """Write every generated file."""
-    for path, text in files().items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-
-
 def main(arguments: list[str], root: Path) -> int:
-    """Write, or with --check compare.
-
-    Returns:
-        The exit code: 1 when --check found a difference.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m tuning_operator.api.crd", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--check", action="store_true", help="change nothing; print the difference")
-    if not parser.parse_args(arguments).check:
-        write(root)
-        return 0
-    found = list(differences(root))
-    sys.stdout.writelines(found)
-    return 1 if found else 0
+    """Write the files, or with --check compare them; returns the exit code."""
+    return generated.main(files(), arguments, root, (__doc__ or "").split("\n")[0])
 
 
 def _version() -> dict[str, Any]:

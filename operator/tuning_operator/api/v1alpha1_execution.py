@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from tuning_operator.api.model import (
+    VARIABLE_PATTERN,
     ApiModel,
     Entrypoint,
     ObjectName,
@@ -33,6 +34,9 @@ RESERVED_VARIABLES = (
     "RAY_USAGE_STATS_ENABLED",
 )
 """Variables that the operator or KubeRay sets in the Ray containers."""
+
+IMAGE_PATTERN = r"^\S+$"
+URL_PATTERN = r"^https?://\S+$"
 
 
 class DeletionPolicy(StrEnum):
@@ -63,9 +67,7 @@ class EnvironmentVariable(ApiModel):
         ),
     )
 
-    name: Annotated[
-        str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", examples=["TOOL_SERVER"])
-    ]
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=VARIABLE_PATTERN, examples=["TOOL_SERVER"])]
     """Name of the variable."""
     value: Annotated[str, Field(max_length=4096, examples=["http://tools.ml:8000"])] | None = None
     """Value of the variable, taken literally; it is no place for secrets."""
@@ -84,7 +86,10 @@ class WorkflowSpec(ApiModel):
         Annotated[
             str,
             Field(
-                min_length=1, max_length=512, pattern=r"^\S+$", examples=["registry.example.com/team/math-agent:1.3"]
+                min_length=1,
+                max_length=512,
+                pattern=IMAGE_PATTERN,
+                examples=["registry.example.com/team/math-agent:1.3"],
             ),
         ]
         | None
@@ -180,7 +185,7 @@ class RemoteWrite(ApiModel):
         Field(
             min_length=8,
             max_length=2048,
-            pattern=r"^https?://\S+$",
+            pattern=URL_PATTERN,
             examples=["http://prometheus.monitoring.svc:9090/api/v1/write"],
         ),
     ]

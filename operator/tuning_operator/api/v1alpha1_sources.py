@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from tuning_operator.api.model import (
+    VARIABLE_PATTERN,
     ApiModel,
     ConfigKey,
     ObjectName,
@@ -17,11 +18,13 @@ from tuning_operator.api.model import (
     exactly_one,
 )
 
-Repository = Annotated[
-    str, Field(min_length=1, max_length=192, pattern=r"^[A-Za-z0-9][-._A-Za-z0-9]*(/[-._A-Za-z0-9]+)?$")
-]
-Revision = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[-._/A-Za-z0-9]+$")]
-Split = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[-._A-Za-z0-9]+$")]
+REPOSITORY_PATTERN = r"^[A-Za-z0-9][-._A-Za-z0-9]*(/[-._A-Za-z0-9]+)?$"
+REVISION_PATTERN = r"^[-._/A-Za-z0-9]+$"
+SPLIT_PATTERN = r"^[-._A-Za-z0-9]+$"
+
+Repository = Annotated[str, Field(min_length=1, max_length=192, pattern=REPOSITORY_PATTERN)]
+Revision = Annotated[str, Field(min_length=1, max_length=128, pattern=REVISION_PATTERN)]
+Split = Annotated[str, Field(min_length=1, max_length=63, pattern=SPLIT_PATTERN)]
 
 
 class KeyReference(ApiModel):
@@ -177,10 +180,9 @@ class VariablesSource(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (exactly_one("secretRef", "configMapRef"),)
 
-    prefix: (
-        Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", examples=["TOOL_"])]
-        | None
-    ) = None
+    prefix: Annotated[str, Field(min_length=1, max_length=63, pattern=VARIABLE_PATTERN, examples=["TOOL_"])] | None = (
+        None
+    )
     """Text that is put before every key to make the name of its variable. Without it: the key alone."""
     secret_ref: NameReference | None = None
     """Secret whose keys become variables of the Ray containers."""

@@ -38,6 +38,8 @@ DATASET_SOURCES = ("huggingFace", "volume", "configMap", "image")
 GROUP_METHODS = tuple(row.name for row in KNOWN_ALGORITHMS.values() if row.group_relative)
 """Algorithms that compare the episodes of one task."""
 
+RAY_VERSION_PATTERN = r"^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$"
+
 STUB_TYPES = {
     "auto_find_batch_size": "boolean",
     "chat_template_path": "string",
@@ -104,7 +106,7 @@ class EngineSpec(ApiModel):
     """The training engine: TRL trains on CPU or on one GPU, Trinity on many GPUs. An engine that the installed
     version does not have is told by the condition Accepted, reason NotAvailable."""
     ray_version: Annotated[
-        str, Field(min_length=5, max_length=32, pattern=r"^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$", examples=["2.60.0"])
+        str, Field(min_length=5, max_length=32, pattern=RAY_VERSION_PATTERN, examples=["2.60.0"])
     ] = "2.60.0"
     """Version of Ray in the workflow image, at least 2.53.0."""
     config: EngineConfig = Field(default_factory=dict)
