@@ -49,7 +49,7 @@ class SeriesMapper:
         self._common = (("namespace", run.run.namespace), ("run", run.run.name))
         self._identity = (
             ("uid", run.run.uid),
-            ("model", run.model.path),
+            ("model", run.model.hub.repo if run.model.hub else run.model.path),
             ("algorithm", run.algorithm.type),
             ("engine", run.engine.type),
             ("ray_version", run.engine.ray_version),

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tuning_contract.directory import RunDirectory
 from tuning_contract.metrics import EVALUATION_METRICS, TRAINER_METRICS
 from tuning_contract.progress import Progress
 from tuning_contract.result import FAILED, RunResult
+from tuning_contract.run_document import HubSource
+from tuning_sidecar.series import SeriesMapper
 from tuning_sidecar.server import LOG_CHUNK
 
 RUN = a_run()
@@ -65,6 +68,11 @@ def test_before_the_runner_has_written_anything_every_endpoint_answers(tmp_path:
         assert labels["model"] == "/opt/model"
         assert labels["attempt"] == "2"
         assert fresh.stop() == 0
+
+
+def test_a_model_of_the_hub_is_known_by_its_repository() -> None:
+    run = replace(RUN, model=replace(RUN.model, path="", hub=HubSource("org/tiny")))
+    assert dict(SeriesMapper(run, attempt=1).info().labels)["model"] == "org/tiny"
 
 
 def test_progress_shows_step_pace_checkpoint_and_evaluations(tmp_path: Path) -> None:
