@@ -1,5 +1,7 @@
 """The Job of an attempt."""
 
+from typing import Any
+
 from tests.builders import UID, a_run, some_settings
 from tuning_operator.desired import job
 
@@ -12,7 +14,7 @@ LABELS = {
 }
 HEAD = "math-agent-3f9a1c-1-head-svc.ml.svc"
 
-SMALLEST = {
+SMALLEST: dict[str, Any] = {
     "apiVersion": "batch/v1",
     "kind": "Job",
     "metadata": {
@@ -114,3 +116,27 @@ def test_another_attempt_has_another_job_for_another_ray_job() -> None:
 def test_kuberay_never_takes_the_drivers_pod_for_its_own() -> None:
     labels = job.build(a_run(), some_settings(), 1, "cluster-uid")["spec"]["template"]["metadata"]["labels"]
     assert not [label for label in labels if label.startswith("ray.io/")]
+
+
+def test_what_a_run_wishes_for_all_its_pods_is_on_the_drivers_too() -> None:
+    run = a_run(
+        serviceAccountName="tuning",
+        imagePullSecrets=[{"name": "registry"}],
+        priorityClassName="high",
+        podLabels={"team": "x", "sidecar.istio.io/inject": "true"},
+        podAnnotations={"owner": "x"},
+    )
+    template = job.build(run, some_settings(), 1, "cluster-uid")["spec"]["template"]
+    smallest = SMALLEST["spec"]["template"]
+    assert template == {
+        "metadata": {
+            "labels": {"team": "x", **smallest["metadata"]["labels"]},
+            "annotations": {"owner": "x"},
+        },
+        "spec": {
+            "serviceAccountName": "tuning",
+            "imagePullSecrets": [{"name": "registry"}],
+            "priorityClassName": "high",
+            **smallest["spec"],
+        },
+    }
