@@ -154,13 +154,13 @@ class Condition(ApiModel):
     """One observation of the operator."""
 
     type: Annotated[str, Field(max_length=316, min_length=1)]
-    """Name of the condition."""
+    """Name of the condition, such as Accepted or Succeeded."""
     status: ConditionStatus
-    """True, False or Unknown."""
+    """True, False, or Unknown where nothing is known yet."""
     reason: Annotated[str, Field(max_length=128, min_length=1)]
-    """One word for machines."""
+    """Why it is so, in one word for machines."""
     message: Annotated[str, Field(max_length=1024)] = ""
-    """One sentence for people."""
+    """Why it is so, in a sentence for people."""
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """metadata.generation that was judged."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None

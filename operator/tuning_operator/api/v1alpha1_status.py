@@ -46,13 +46,13 @@ class DisplayStatus(ApiModel):
     """Texts for the printer columns."""
 
     model: Word | None = None
-    """The model, shortened."""
+    """The model that is tuned, shortened."""
     gpus: Word | None = None
     """GPUs that the run holds, or asked for."""
     evaluation: Word | None = None
     """Held-out reward before and after."""
     eta: Word | None = None
-    """Time left."""
+    """Time that is left, such as 4m or 3h."""
 
 
 class ModelSourceStatus(ApiModel):
@@ -61,37 +61,37 @@ class ModelSourceStatus(ApiModel):
     run_uid: Annotated[Word | None, Field(alias="runUID")] = None
     """UID of that run; another run of its name is another model."""
     claim_name: Name | None = None
-    """Claim that holds the model."""
+    """PersistentVolumeClaim that holds the model."""
 
 
 class AttemptRecord(ApiModel):
-    """An attempt that has ended."""
+    """One attempt that has ended, and how."""
 
     number: Count
-    """Number of the attempt."""
+    """Number of the attempt, from 1."""
     outcome: Word
-    """Succeeded or Failed."""
+    """How it ended: Succeeded or Failed."""
     cause: Word | None = None
-    """Why it failed."""
+    """Why it failed, as one of the causes."""
     message: Annotated[str, Field(max_length=256)] | None = None
-    """The cause in words."""
+    """The cause in words, cut to its two ends."""
     last_step: Count | None = None
-    """Last finished step."""
+    """Last step that it finished, of the whole run."""
     start_time: Moment | None = None
-    """When it began, RFC 3339."""
+    """When the attempt began, RFC 3339."""
     end_time: Moment | None = None
-    """When it ended, RFC 3339."""
+    """When the attempt ended, RFC 3339."""
 
 
 class ProgressStatus(ApiModel):
-    """How far the training is."""
+    """How far the training is, and its last figures."""
 
     step: Count = 0
-    """Finished steps."""
+    """Finished steps of the whole run."""
     target_steps: Count = 0
     """Steps of the whole run; 0 while unknown."""
     percent: Annotated[int, Field(ge=0, le=100)] = 0
-    """Finished share."""
+    """Finished share of all steps, in percent."""
     summary: Figure | None = None
     """Finished and all steps, such as 120/500."""
     reward: Figure | None = None
@@ -101,7 +101,7 @@ class ProgressStatus(ApiModel):
     kl: Figure | None = None
     """Divergence from the base model in the last step."""
     eta_seconds: Count | None = None
-    """Seconds left, as estimated."""
+    """Seconds that are left, as estimated from past steps."""
     updated_at: Moment | None = None
     """Time of the newest figure, RFC 3339."""
 
@@ -110,11 +110,11 @@ class CheckpointStatus(ApiModel):
     """The newest complete checkpoint."""
 
     step: Count | None = None
-    """Finished steps that it holds."""
+    """Finished steps that the checkpoint holds."""
     path: Text | None = None
     """Folder below the root of the volume."""
     claim_name: Name | None = None
-    """Claim that holds it."""
+    """PersistentVolumeClaim that holds it."""
     saved_at: Moment | None = None
     """When it was complete, RFC 3339."""
 
@@ -125,27 +125,27 @@ class EvaluationFigure(ApiModel):
     step: Count
     """Finished steps of the model that was evaluated; 0 is the base model."""
     mean: Figure
-    """Mean reward."""
+    """Mean reward over all episodes of the set."""
 
 
 class EvaluationStatus(ApiModel):
     """One held-out set, before and now."""
 
     dataset: Annotated[str, Field(min_length=1, max_length=63)]
-    """Name of the set."""
+    """Name of the held-out set, as in the spec."""
     baseline: EvaluationFigure | None = None
-    """The base model."""
+    """Figures of the base model, before the first step."""
     last: EvaluationFigure | None = None
-    """The newest evaluation."""
+    """Figures of the newest evaluation."""
 
 
 class UsageStatus(ApiModel):
-    """What the run has cost."""
+    """What the run has cost so far, all attempts together."""
 
     gpu_seconds: Count | None = None
     """Seconds times GPUs of its pods."""
     pod_seconds: Count | None = None
-    """Seconds of its pods."""
+    """Seconds that its pods have run, added up."""
 
 
 class TuningRunStatus(ApiModel):
@@ -160,9 +160,9 @@ class TuningRunStatus(ApiModel):
     observed_generation: Count | None = None
     """metadata.generation that this status speaks of."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))] = ()
-    """What is known, by type."""
+    """What is known of the run, one entry for each type."""
     attempt: AttemptStatus = AttemptStatus()
-    """The current attempt."""
+    """The current attempt: its children, and when it began."""
     model_source: ModelSourceStatus = ModelSourceStatus()
     """Where the model of another run lies, for a run that starts from one."""
     display: DisplayStatus = DisplayStatus()
@@ -170,10 +170,10 @@ class TuningRunStatus(ApiModel):
     history: Annotated[tuple[AttemptRecord, ...], Field(max_length=10)] = ()
     """The last attempts that have ended, oldest first."""
     progress: ProgressStatus = ProgressStatus()
-    """How far the training is."""
+    """How far the training is, and its last figures."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     """The newest complete checkpoint."""
     evaluation: Annotated[tuple[EvaluationStatus, ...], Field(max_length=8, json_schema_extra=list_map("dataset"))] = ()
-    """Held-out figures."""
+    """Figures of the held-out sets, one entry for each."""
     usage: UsageStatus = UsageStatus()
-    """What the run has cost."""
+    """What the run has cost so far, all attempts together."""
