@@ -95,6 +95,18 @@ def _unusable(error: Exception, source: HubSource, place: Place) -> DatasetError
 def _refuse_media(features: Any, source: HubSource) -> None:
     """Refuse columns that the library would decode to objects, each with a package of its own."""
     for name, feature in features.items():
-        if hasattr(feature, "decode_example") and type(feature).__name__ != "Json":
-            message = f"the column `{name}` of dataset {hub_name(source)} holds values of type {type(feature).__name__}"
+        if kind := next(_decoded(feature), None):
+            message = f"the column `{name}` of dataset {hub_name(source)} holds values of type {kind}"
             raise DatasetError(f"{message}, which no JSON object can hold: choose a dataset of texts and numbers")
+
+
+def _decoded(feature: Any) -> Iterator[str]:
+    """Types within a feature that are more than JSON once they are read."""
+    if isinstance(feature, dict):
+        for part in feature.values():
+            yield from _decoded(part)
+    elif hasattr(feature, "decode_example"):
+        if not isinstance(feature, datasets.Json):
+            yield type(feature).__name__
+    elif hasattr(feature, "feature"):
+        yield from _decoded(feature.feature)

@@ -323,20 +323,25 @@ def tasks(scene: Scene) -> None:
     scene.repository("datasets", "broken", {"train.jsonl": '{"q": 1}\n{"q": \n'})
     scene.repository("datasets", "empty", {"README.md": "nothing yet"})
     scene.repository("datasets", "script", {"script.py": "import os"})
-    scene.repository("datasets", "dates", {"train.parquet": a_table("Value")})
-    scene.repository("datasets", "pictures", {"train.parquet": a_table("Image")})
+    date = datetime.datetime(2024, 5, 1, tzinfo=datetime.UTC)
+    albums = a_table([{"picture": PICTURE}], {"feature": {"picture": IMAGE}, "_type": "List"})
+    scene.repository("datasets", "dates", {"train.parquet": a_table(date, TIMESTAMP)})
+    scene.repository("datasets", "pictures", {"train.parquet": a_table(PICTURE, IMAGE)})
+    scene.repository("datasets", "albums", {"train.parquet": albums})
 
 
-def a_table(kind: str) -> bytes:
-    """A Parquet file whose column `x` is what no JSON object can hold."""
+TIMESTAMP = {"dtype": "timestamp[us, tz=UTC]", "_type": "Value"}
+IMAGE = {"_type": "Image"}
+PICTURE = {"bytes": b"png", "path": "a.png"}
+
+
+def a_table(value: Any, feature: dict[str, Any]) -> bytes:
+    """A Parquet file with one row, whose column `x` is of this feature."""
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    values = {"Value": datetime.datetime(2024, 5, 1, tzinfo=datetime.UTC), "Image": {"bytes": b"png", "path": "a.png"}}
-    columns = {"q": {"dtype": "string", "_type": "Value"}, "x": {"dtype": "timestamp[us, tz=UTC]", "_type": kind}}
-    if kind == "Image":
-        del columns["x"]["dtype"]
-    table = pyarrow.Table.from_pylist([{"q": "1", "x": values[kind]}])
+    columns = {"q": {"dtype": "string", "_type": "Value"}, "x": feature}
+    table = pyarrow.Table.from_pylist([{"q": "1", "x": value}])
     content = io.BytesIO()
     metadata = {"huggingface": json.dumps({"info": {"features": columns}})}
     parquet.write_table(table.replace_schema_metadata(metadata), content)
@@ -369,6 +374,7 @@ DATASET_REFUSALS = {
     "no files": Refused(r"dataset org/empty of the hub cannot be read; check", "org/empty"),
     "script": Refused(r"Dataset scripts are no longer supported", "org/script"),
     "date": Refused(r"row 0 of org/dates, split train has a value of type datetime in the column `x`", "org/dates"),
+    "pictures in a list": Refused(r"column `x` of dataset org/albums holds values of type Image", "org/albums"),
     "picture": Refused(r"the column `x` of dataset org/pictures holds values of type Image", "org/pictures"),
 }
 
