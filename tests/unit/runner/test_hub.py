@@ -1,5 +1,6 @@
 """Models and tasks from a hub: what is downloaded, what is not downloaded again, and what each refusal says."""
 
+import contextlib
 import datetime
 import io
 import json
@@ -102,6 +103,28 @@ def a_run_of(source: HubSource) -> RunDocument:
     return replace(run, model=replace(run.model, path="", hub=source), dataset=dataset)
 
 
+@contextlib.contextmanager
+def a_client(endpoint: str, root: Path) -> Iterator[subprocess.Popen]:
+    """A process of the runner that knows one hub and one cache."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    environment |= {
+        "PYTHONPATH": f"{REPOSITORY / 'operator'}:{REPOSITORY}",
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(root / "cache"),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.unit.runner.hub_client"],
+        env=environment,
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        assert process.stdin
+        process.stdin.close()
+
+
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("hub")
@@ -109,23 +132,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with Hub(root / "hub", gated={f"org/{name}": TOKEN for name in names}, private={"org/private": TOKEN}) as hub:
         for kind in ("models", "datasets"):
             (hub.root / kind / "org").mkdir(parents=True)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        environment |= {
-            "PYTHONPATH": f"{REPOSITORY / 'operator'}:{REPOSITORY}",
-            "HF_ENDPOINT": hub.url,
-            "HF_HOME": str(root / "cache"),
-        }
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.unit.runner.hub_client"],
-            env=environment,
-            cwd=root,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
+        with a_client(hub.url, root) as process:
             yield Scene(hub, process, root)
-            assert process.stdin
-            process.stdin.close()
 
 
 @pytest.fixture
@@ -219,6 +227,21 @@ def test_without_the_hub_and_without_a_cache_the_failure_may_be_tried_again(scen
     assert answer["cause"] == "HubUnreachable"
     assert f"the hub {down.url} cannot be reached for org/{name}" in answer["message"]
     assert "503" in answer["message"]
+
+
+def test_a_hub_that_nobody_answers_for_is_unreachable(scene):
+    with Hub(scene.hub.root) as gone:
+        pass
+    empty = scene.root / "alone"
+    empty.mkdir()
+    with a_client(gone.url, empty) as process:
+        alone = replace(scene, hub=gone, process=process)
+        for what, name in (("model", "whole"), ("train", "rows")):
+            answer = alone.load(what, HubSource(f"org/{name}", "a" * 40, split="train"))
+            assert answer["cause"] == "HubUnreachable", answer
+            assert re.search(
+                rf"the hub {gone.url} cannot be reached for org/{name}.*pods may reach it", answer["message"]
+            )
 
 
 def test_a_hub_that_fails_after_the_look_up_may_be_tried_again(scene, down):
