@@ -68,14 +68,16 @@ class RayNode:
         self.info = info
         self.running = 0
         """Episodes that hold a lease on it."""
+        self.given = 0
+        """Leases on it, ended ones included."""
         self._settings = settings
         self._actor: Any = None
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
-    def load(self) -> float:
-        """Episodes for each CPU."""
-        return self.running / max(self.info.cpus, 1.0)
+    def load(self) -> tuple[float, int]:
+        """Episodes for each CPU, then leases so far: of two idle nodes, the one that has had fewer is the next."""
+        return self.running / max(self.info.cpus, 1.0), self.given
 
     async def start(self) -> str:
         """Place the actor and load the user's code; the judge's digest.
@@ -136,8 +138,10 @@ class RayNode:
         """End actor and workers; never raises."""
         if self._actor is None:
             return
-        with contextlib.suppress(Exception):
-            await asyncio.wait([_future(self._actor.stop.remote())], timeout=_STOP_SECONDS)
+        if not self._lost.done():
+            with contextlib.suppress(Exception):
+                await asyncio.wait([_future(self._actor.stop.remote())], timeout=_STOP_SECONDS)
+        # The raylet ends the template with its actor, and workers end with their connection to it.
         with contextlib.suppress(Exception):
             await asyncio.to_thread(ray.kill, self._actor)
 
@@ -167,4 +171,4 @@ def _future(reference: Any) -> "asyncio.Future[Any]":
 
 
 def _words(error: RayError) -> str:
-    return " ".join(str(error).split())[:500]
+    return " ".join(str(error).split())[:300]

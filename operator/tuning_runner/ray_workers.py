@@ -132,8 +132,11 @@ class RayWorkerPool:
         self._change.set()
         if self._watching is not None:
             self._watching.cancel()
-        await asyncio.gather(*[node.close() for node in self._known.values()])
-        for node in self._known.values():
+        nodes = list(self._known.values())
+        self._known.clear()
+        self._ready.clear()
+        await asyncio.gather(*[node.close() for node in nodes])
+        for node in nodes:
             node.lose("the run has ended")
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -149,6 +152,7 @@ class RayWorkerPool:
             node = await self._node()
             lease = NodeLease(self, node, next(self._numbers))
             node.running += 1
+            node.given += 1
             try:
                 yield lease
             except BaseException:

@@ -1,6 +1,7 @@
-"""A Ray cluster of several nodes on this machine: a head and workers, each a raylet with its agents, as in pods.
+"""A Ray cluster of several nodes on this machine: a head and workers, each with a raylet of its own, as in pods.
 
-Started by `test_ray_workers` only. Each node has a folder of its own for modules, so that nodes can run other code.
+Started by `test_ray_workers` only. Nothing is left out but the dashboard, which takes most of the time to start. Each
+node has a folder of its own for modules, so that nodes can run other code.
 """
 
 import contextlib
@@ -66,11 +67,13 @@ def a_local_ray(nodes: int) -> Iterator[LocalRay]:
         (Path(folder) / "ray").mkdir()
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        import ray._private.utils
+        import ray
+        from ray._private import node, services
         from ray.cluster_utils import Cluster
 
-        # Agents without the dashboard's modules start in half the time.
-        patch.setattr(ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("not needed"))
+        patch.setattr(services, "_build_python_executable_command_memory_profileable", _python)
+        patch.setattr(node.Node, "start_api_server", lambda node, **_: setattr(node, "_webui_url", ""))
+        handler = signal.getsignal(signal.SIGTERM)
         cluster = Cluster(initialize_head=True, head_node_args=_options() | {"no_monitor": True})
         local = LocalRay(cluster, Path(folder))
         try:
@@ -81,6 +84,7 @@ def a_local_ray(nodes: int) -> Iterator[LocalRay]:
         finally:
             ray.shutdown()
             cluster.shutdown()
+            signal.signal(signal.SIGTERM, handler)
             shutil.rmtree(Path(folder) / "ray", ignore_errors=True)
 
 
@@ -93,9 +97,16 @@ def descendants_of(process: int) -> list[int]:
     return [found for child in map(int, children) for found in (child, *descendants_of(child))]
 
 
+def _python(component: str, session_dir: str, unbuffered: bool = True) -> list[str]:
+    """What Ray puts before the path of a component's program."""
+    if component == "dashboard_agent":
+        return [sys.executable, "-S", str(Path(__file__).with_name("silent_agent.py"))]
+    return [sys.executable, "-u"] if unbuffered else [sys.executable]
+
+
 def _options() -> dict[str, Any]:
     """No CPU, so that no worker is started before it is asked for; ports are told, so that nobody waits for them."""
-    names = ("metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
+    names = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
         ports = dict(zip(names, (each.getsockname()[1] for each in sockets), strict=True))

@@ -91,7 +91,7 @@ def test_episode_nodes_outside_a_ray_job_are_a_config_error(scripted, monkeypatc
     calls = scripted([a_node()])
     monkeypatch.delenv("RAY_ADDRESS")
     with (
-        pytest.raises(RunError, match="set `cluster.episodeNodes` to 0") as caught,
+        pytest.raises(RunError, match=r"set `cluster.episodeNodes` to 0") as caught,
         ray_cluster.joined(ExpectedCluster(2, 0, episode_nodes=1), lambda line: None),
     ):
         pytest.fail("the run began")

@@ -1,6 +1,8 @@
 """Episodes on the worker nodes of a real Ray cluster on this machine: where they run, how they are confined, losses."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -32,7 +34,6 @@ from tuning_runner.episodes.workers import WorkerSettings
 from tuning_runner.ray_workers import Patience, RayWorkerPool
 
 pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
     # Ray's own, of the code that starts nodes.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
 ]
@@ -46,7 +47,7 @@ def local_ray() -> Iterator[LocalRay]:
         yield local
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def said() -> list[str]:
     return []
 
@@ -55,58 +56,60 @@ def a_ray_pool(said: list[str], without_nodes: float = 60.0) -> Callable[[Worker
     return lambda settings: RayWorkerPool(settings, said.append, Patience(poll=0.2, without_nodes=without_nodes))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="class", loop_scope="class")
 async def bench(local_ray: LocalRay, said: list[str]) -> AsyncIterator[Bench]:
     """For the tests that harm no node: its workflow does what a task says."""
     async with a_bench("scripted", size=6, seconds=2.0, make_pool=a_ray_pool(said)) as bench:
         yield bench
 
 
-async def test_episodes_run_on_all_nodes_and_are_judged_there(bench: Bench, said: list[str]) -> None:
-    assert "episode workers on 2 nodes" in said[-1]
-    long = "x" * 2_000_000
-    tasks = [TASK, {"question": "yo", "answer": "no"}, TASK | {"does": "where"}, TASK | {"context": long}]
-    results = await bench.run(tasks, group_size=3)
-    records = [result.record for result in results]
-    assert [record.reward for record in records] == [1.0] * 3 + [0.0] * 3 + [1.0] * 6
-    assert {record.outcome for record in records} == {Outcome.COMPLETED}
-    assert {len(record.judge_digest) for record in records} == {16}
-    assert len({record.metrics["template"] for record in records if "template" in record.metrics}) == 2
+@pytest.mark.asyncio(loop_scope="class")
+class TestNodesThatAreWell:
+    """They share one pool."""
 
+    async def test_episodes_run_on_all_nodes_and_are_judged_there(self, bench: Bench, said: list[str]) -> None:
+        assert "episode workers on 2 nodes" in said[-1]
+        long = "x" * 2_000_000
+        tasks = [TASK | {"does": "where"}, {"question": "yo", "answer": "no"}, TASK | {"context": long}]
+        results = await bench.run(tasks, group_size=4)
+        records = [result.record for result in results]
+        assert [record.reward for record in records] == [1.0] * 4 + [0.0] * 4 + [1.0] * 4
+        assert {record.outcome for record in records} == {Outcome.COMPLETED}
+        assert {len(record.judge_digest) for record in records} == {16}
+        assert len({record.metrics["template"] for record in records if "template" in record.metrics}) == 2
 
-async def test_user_code_that_dies_hangs_or_raises_on_a_node_harms_no_other_episode(bench: Bench) -> None:
-    deeds = {
-        "exit": Outcome.LOST,
-        "segfault": Outcome.LOST,
-        "loop": Outcome.LIMIT_REACHED,
-        "raise": Outcome.AGENT_ERROR,
-        "sys.exit": Outcome.AGENT_ERROR,
-        "connection": Outcome.ENVIRONMENT_ERROR,
-        "sleep": Outcome.LIMIT_REACHED,
-    }
-    healthy = [{"question": f"number {place}", "answer": f"number {place}"} for place in range(8)]
-    results = await bench.run([*(TASK | {"does": does} for does in deeds), *healthy])
-    assert [result.record.reward for result in results[-8:]] == [1.0] * 8
-    assert [result.record.outcome for result in results[:-8]] == list(deeds.values())
-    texts = [result.record.error.text if result.record.error else "" for result in results]
-    assert "exit code 3" in texts[0]
-    assert "SIGSEGV" in texts[1]
-    assert texts[3].startswith("ValueError: cannot use hi\n")
+    async def test_user_code_that_dies_hangs_or_raises_on_a_node_harms_no_other_episode(self, bench: Bench) -> None:
+        deeds = {
+            "exit": Outcome.LOST,
+            "segfault": Outcome.LOST,
+            "loop": Outcome.LIMIT_REACHED,
+            "raise": Outcome.AGENT_ERROR,
+            "sys.exit": Outcome.AGENT_ERROR,
+            "connection": Outcome.ENVIRONMENT_ERROR,
+            "sleep": Outcome.LIMIT_REACHED,
+        }
+        healthy = [{"question": f"number {place}", "answer": f"number {place}"} for place in range(8)]
+        results = await bench.run([*(TASK | {"does": does} for does in deeds), *healthy])
+        assert [result.record.reward for result in results[-8:]] == [1.0] * 8
+        assert [result.record.outcome for result in results[:-8]] == list(deeds.values())
+        texts = [result.record.error.text if result.record.error else "" for result in results]
+        assert "exit code 3" in texts[0]
+        assert "SIGSEGV" in texts[1]
+        assert texts[3].startswith("ValueError: cannot use hi\n")
 
-
-async def test_an_abandoned_step_ends_its_workers_on_the_nodes_too(bench: Bench, local_ray: LocalRay) -> None:
-    bench.policy.requests.clear()
-    running = asyncio.create_task(bench.run([TASK | {"does": "loop"}], group_size=6))
-    while len(bench.policy.requests) < 6:
-        await asyncio.sleep(0.01)
-    before = workers_of(local_ray)
-    bench.runner.abandon()
-    results = await running
-    assert [result.record.outcome for result in results] == [Outcome.LOST] * 6
-    assert len(before) >= 6
-    assert len(set(before) & set(workers_of(local_ray))) == len(before) - 6
-    (result,) = await bench.run([TASK], step=4)
-    assert result.record.reward == 1.0
+    async def test_an_abandoned_step_ends_its_workers_on_the_nodes_too(self, bench: Bench, local_ray: LocalRay) -> None:
+        bench.policy.requests.clear()
+        running = asyncio.create_task(bench.run([TASK | {"does": "loop"}], group_size=6))
+        while len(bench.policy.requests) < 6:
+            await asyncio.sleep(0.01)
+        before = workers_of(local_ray)
+        bench.runner.abandon()
+        results = await running
+        assert [result.record.outcome for result in results] == [Outcome.LOST] * 6
+        assert len(before) >= 6
+        assert len(set(before) & set(workers_of(local_ray))) == len(before) - 6
+        (result,) = await bench.run([TASK], step=4)
+        assert result.record.reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -175,7 +178,7 @@ async def test_the_episodes_of_a_lost_node_are_run_on_another_and_a_node_that_is
     async with a_bench("tells_its_node", judge=None, make_pool=a_ray_pool(said), **options) as bench:
         running = asyncio.create_task(bench.run([TASK], group_size=4))
         await until(lambda: len(policy.requests) == 4)
-        await asyncio.to_thread(local_ray.kill, local_ray.nodes[0])
+        local_ray.kill(local_ray.nodes[0])
         await until(lambda: "lost the episode workers on node" in said[-1])
         policy.free.set()
         records = [result.record for result in await running]
@@ -183,10 +186,30 @@ async def test_the_episodes_of_a_lost_node_are_run_on_another_and_a_node_that_is
         assert len({record.reward for record in records}) == 1
         assert sorted(record.tries for record in records) == [1, 1, 2, 2]
 
-        await asyncio.to_thread(local_ray.add)
+        local_ray.add()
         await until(lambda: "episode workers on 2 nodes" in said[-1])
         again = [result.record for result in await bench.run([TASK], group_size=4, step=4)]
         assert {record.outcome for record in again} == {Outcome.COMPLETED}
+        assert len({record.reward for record in again}) == 2
+
+
+async def test_an_actor_that_dies_alone_leaves_nothing_behind_and_its_node_is_used_again(local_ray: LocalRay) -> None:
+    policy, said = HeldPolicy(), list[str]()
+    options: dict[str, Any] = {"policy": policy, "size": 4, "max_attempts": 3, "seconds": 60.0}
+    async with a_bench("tells_its_node", judge=None, make_pool=a_ray_pool(said), **options) as bench:
+        running = asyncio.create_task(bench.run([TASK], group_size=4))
+        await until(lambda: len(policy.requests) == 4)
+        node = local_ray.nodes[0]
+        (actor,) = [process for process in node.processes() if b"ray::EpisodeActor" in command_of(process)]
+        theirs = descendants_of(actor)
+        assert len(theirs) == 3  # the template with two workers
+        os.kill(actor, signal.SIGKILL)
+        await until(lambda: "lost the episode workers on node" in said[-1])
+        await until(lambda: "episode workers on 2 nodes" in said[-1])
+        await until(lambda: not any(map(command_of, theirs)))
+        policy.free.set()
+        assert {result.record.outcome for result in await running} == {Outcome.COMPLETED}
+        again = [result.record for result in await bench.run([TASK], group_size=4, step=4)]
         assert len({record.reward for record in again}) == 2
 
 
@@ -196,9 +219,9 @@ async def test_a_run_without_any_node_fails_as_a_lost_worker_that_says_where_to_
     async with a_bench("scripted", make_pool=a_ray_pool([], without_nodes=1.0), **options) as bench:
         policy.free.set()
         running = asyncio.create_task(bench.run([TASK, TASK | {"does": "loop"}]))
-        await until(lambda: len(policy.requests) == 2)
+        await until(lambda: len(policy.requests) == 2 and bench.gateway.open_sessions == 1)
         for node in list(local_ray.nodes):
-            await asyncio.to_thread(local_ray.kill, node)
+            local_ray.kill(node)
         with pytest.raises(RunError, match=r"for 1 s: see why the pods of `cluster.workers` do not run") as caught:
             await running
     assert caught.value.cause is Cause.WORKER_LOST
