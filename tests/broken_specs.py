@@ -137,6 +137,9 @@ REFUSED: dict[str, Breaker] = {
     "two sources of tasks": _changed(
         lambda spec: spec["dataset"]["train"].update(image={"path": "/a"}, configMap={"name": "a"})
     ),
+    "a split of one file": _changed(
+        lambda spec: spec["dataset"].update(train={"image": {"path": "/a.json", "split": "train"}})
+    ),
     "no room for a prompt": _changed(lambda spec: spec["model"].update(maxModelLength=64, maxResponseTokens=64)),
     "groups that are never whole": _changed(
         lambda spec: spec | {"x": spec["algorithm"].update(groupSize=4), "y": spec.update(rollout={"minGroupSize": 5})}

@@ -190,6 +190,9 @@ _BY_PATTERN: dict[str, Callable[[_Maker], str]] = {
     v1alpha1_execution.URL_PATTERN: lambda maker: "http://prometheus:9090/" + maker.fresh("write?x=a@b"),
     v1alpha1_sources.REPOSITORY_PATTERN: lambda maker: "Owner/" + maker.fresh("model-0.5B_"),
     v1alpha1_sources.REVISION_PATTERN: lambda maker: maker.source.choice(["main", "refs/pr/1", "0" * 40]),
+    v1alpha1_sources.HUB_SPLIT_PATTERN: lambda maker: (
+        maker.fresh("split_") + maker.source.choice(["", "[:200]", "[90%:]"])
+    ),
     v1alpha1_sources.SPLIT_PATTERN: lambda maker: maker.fresh("split_"),
 }
 
@@ -215,6 +218,10 @@ def _settle(spec: Spec, maker: _Maker) -> None:
     """Make true what several fields say together."""
     spec["workflow"].setdefault("entrypoint", "agent:run")
     _settle_algorithm(spec)
+    for tasks in (spec["dataset"]["train"], *spec["dataset"].get("evaluation", [])):
+        for source in (tasks.get("image", {}), tasks.get("volume", {})):
+            if "split" in source:
+                source["path"] = source["path"].rpartition("/")[0]
     _settle_claim(spec["checkpoint"])
     cluster = spec.get("cluster", {})
     pods = [*cluster.get("workers", []), *([cluster["head"]] if "head" in cluster else [])]

@@ -52,6 +52,16 @@ RULES = [
         sets(HELDOUT | {"name": "train"}),
         sets(HELDOUT | {"name": "trained"}),
     ),
+    *(
+        RuleCase(
+            "spec.dataset.train.image.split",
+            "`split` must not be set with one file, of which it cannot choose any: leave it out, or let `path` be a "
+            "folder",
+            {"dataset": {"train": {"image": {"path": path, "split": "train"}}}},
+            {"dataset": {"train": {"image": {"path": "/opt/data.d/jsonl", "split": "train"}}}},
+        )
+        for path in ("/opt/a.jsonl", "/opt/a.csv.gz", "/opt/a.parquet")
+    ),
     RuleCase(
         "spec.algorithm", EITHER_LENGTH, {"algorithm": {"steps": None}}, {"algorithm": {"steps": None, "epochs": 0.5}}
     ),

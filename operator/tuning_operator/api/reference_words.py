@@ -6,7 +6,7 @@ from typing import Any
 
 from tuning_operator.api import model
 from tuning_operator.api.v1alpha1_execution import IMAGE_PATTERN, URL_PATTERN
-from tuning_operator.api.v1alpha1_sources import REPOSITORY_PATTERN, REVISION_PATTERN, SPLIT_PATTERN
+from tuning_operator.api.v1alpha1_sources import HUB_SPLIT_PATTERN, REPOSITORY_PATTERN, REVISION_PATTERN, SPLIT_PATTERN
 from tuning_operator.api.v1alpha1_training import RAY_VERSION_PATTERN
 
 Schema = Mapping[str, Any]
@@ -27,6 +27,7 @@ FORMS: Mapping[str, str] = {
     URL_PATTERN: "`http://` or `https://`",
     REPOSITORY_PATTERN: "`owner/name`",
     REVISION_PATTERN: "branch, tag or commit",
+    HUB_SPLIT_PATTERN: "such as `train`, `train[:2000]`, `train[90%:]`",
     SPLIT_PATTERN: "letters, digits, `-`, `_`, `.`",
     RAY_VERSION_PATTERN: "`major.minor.patch`",
 }

@@ -16,15 +16,23 @@ from tuning_operator.api.model import (
     RelativePath,
     Rule,
     exactly_one,
+    rule,
 )
 
 REPOSITORY_PATTERN = r"^[A-Za-z0-9][-._A-Za-z0-9]*(/[-._A-Za-z0-9]+)?$"
 REVISION_PATTERN = r"^[-._/A-Za-z0-9]+$"
 SPLIT_PATTERN = r"^[-._A-Za-z0-9]+$"
+HUB_SPLIT_PATTERN = r"^[-._A-Za-z0-9]+(\[(-?[0-9]+%?)?:(-?[0-9]+%?)?\])?$"
 
 Repository = Annotated[str, Field(min_length=1, max_length=192, pattern=REPOSITORY_PATTERN)]
 Revision = Annotated[str, Field(min_length=1, max_length=128, pattern=REVISION_PATTERN)]
 Split = Annotated[str, Field(min_length=1, max_length=63, pattern=SPLIT_PATTERN)]
+
+_SPLIT_OF_A_FOLDER = rule(
+    r"!has(self.split) || !self.path.matches('\\.(jsonl|json|csv)(\\.gz)?$|\\.parquet$')",
+    "`split` must not be set with one file, of which it cannot choose any: leave it out, or let `path` be a folder",
+    "split",
+)
 
 
 class KeyReference(ApiModel):
@@ -61,8 +69,8 @@ class HubDataset(ApiModel):
     """Repository on the hub, as owner/name. It is downloaded once into the cache on the run's claim."""
     subset: Annotated[Split, Field(examples=["main"])] | None = None
     """Subset, also called configuration, of the dataset. Without it: the default one of the dataset."""
-    split: Annotated[Split, Field(examples=["train"])]
-    """Split of the dataset whose rows are the tasks."""
+    split: Annotated[str, Field(min_length=1, max_length=95, pattern=HUB_SPLIT_PATTERN, examples=["train[:2000]"])]
+    """Split of the dataset whose rows are the tasks, or a part of one, by numbers of rows or in percent."""
     revision: Annotated[Revision, Field(examples=["main"])] = "main"
     """Branch, tag or commit of the repository; a commit makes the run repeatable."""
     token_secret_ref: KeyReference | None = None
@@ -95,25 +103,31 @@ class RunModel(ApiModel):
 class ImageFile(ApiModel):
     """Tasks in the workflow image."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (_SPLIT_OF_A_FOLDER,)
+
     path: Annotated[Path, Field(examples=["/opt/data/train.jsonl"])]
-    """Absolute path in the file system of the workflow image of a file (.jsonl, .json, .parquet or .csv) or of a
-    folder of such files."""
+    """Absolute path in the file system of the workflow image of a file (.jsonl, .json, .parquet or .csv; all but
+    .parquet also with .gz) or of a folder of such files."""
     split: Annotated[Split, Field(examples=["train"])] | None = None
     """Files to take from a folder: those that are named after this split, or lie in a folder of its name. Without it:
-    train for the training tasks, test for a held-out set, or all files if none is named after a split."""
+    train for the training tasks, the first of test, validation and heldout for a held-out set, or all files if none is
+    named after a split."""
 
 
 class ClaimFile(ApiModel):
     """Tasks on a claim."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (_SPLIT_OF_A_FOLDER,)
+
     claim_name: Annotated[ObjectName, Field(examples=["data"])]
     """PersistentVolumeClaim in the run's namespace; it is mounted read-only."""
     path: Annotated[RelativePath, Field(examples=["gsm8k/train.jsonl"])]
-    """Path, relative to the root of the claim, of a file (.jsonl, .json, .parquet or .csv) or of a folder of such
-    files."""
+    """Path, relative to the root of the claim, of a file (.jsonl, .json, .parquet or .csv; all but .parquet also with
+    .gz) or of a folder of such files."""
     split: Annotated[Split, Field(examples=["train"])] | None = None
     """Files to take from a folder: those that are named after this split, or lie in a folder of its name. Without it:
-    train for the training tasks, test for a held-out set, or all files if none is named after a split."""
+    train for the training tasks, the first of test, validation and heldout for a held-out set, or all files if none is
+    named after a split."""
 
 
 class TrainingKey(ApiModel):
