@@ -1,14 +1,17 @@
-"""The tiny model of the samples, built once and kept in pytest's cache until its builder changes."""
+"""The tiny model of the samples, built once and kept in pytest's cache until its builder changes, and a hub."""
 
 import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.hub import Hub
 from tests.unit.runner.documents import TINY
+from tests.unit.runner.hub_scene import TOKEN, Scene, a_client
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +26,23 @@ def tiny_model(request: pytest.FixtureRequest) -> Path:
         subprocess.run(command, check=True, capture_output=True, timeout=300)
         unfinished.rename(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A hub with nothing in it, and a client with an empty cache."""
+    root = tmp_path_factory.mktemp("hub")
+    names = ("gated", "gated-rows")
+    with Hub(root / "hub", gated={f"org/{name}": TOKEN for name in names}, private={"org/private": TOKEN}) as hub:
+        for kind in ("models", "datasets"):
+            (hub.root / kind / "org").mkdir(parents=True)
+        with a_client(hub.url, root) as process:
+            yield Scene(hub, process, root)
+
+
+@pytest.fixture
+def down(scene: Scene) -> Iterator[Hub]:
+    """The hub, out of order."""
+    scene.hub.is_down = True
+    yield scene.hub
+    scene.hub.is_down = False

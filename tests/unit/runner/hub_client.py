@@ -1,6 +1,6 @@
 """Loads a run's sources in a process of its own, as the runner does: the hub's client reads its variables once.
 
-Started by `test_hub`; one order per line of standard input, one answer per line of standard output.
+Started by `hub_scene`; one order per line of standard input, one answer per line of standard output.
 """
 
 import json

@@ -230,8 +230,8 @@ async def test_a_run_without_any_node_fails_as_a_lost_worker_that_says_where_to_
 
 async def test_an_order_that_arrives_after_its_lease_has_ended_is_not_carried_out() -> None:
     node = EpisodeNode(WorkerSettings(WorkflowSettings(f"{AGENTS}:answers"), size=1))
-    await node.release(7, keep=False)
-    assert "given up" in await node.order(7, "workflow", "{}", 1.0)
+    await node.give_up(7)
+    assert "given up" in await node.order(7, "workflow", "{}", 1.0, [])
 
 
 def test_a_host_without_episode_nodes_does_not_import_ray() -> None:
