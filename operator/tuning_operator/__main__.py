@@ -26,7 +26,7 @@ from tuning_operator.cluster.progress import ProgressPoller
 from tuning_operator.cluster.queue import WorkQueue
 from tuning_operator.cluster.resources import CLAIMS, JOBS, PODS, RAY_CLUSTERS, TUNING_RUNS
 from tuning_operator.cluster.sidecar import SidecarClient
-from tuning_operator.engine.world import PodView
+from tuning_operator.engine.world import Child, PodView
 from tuning_operator.errors import SettingsError
 from tuning_operator.handlers import Chassis
 from tuning_operator.reconcile import Reconciler
@@ -65,7 +65,7 @@ async def _core(settings: Settings, telemetry: Telemetry, credentials: Credentia
         telemetry.show(caches, queue)
         announcer = Announcer(client, platform.node() or "operator")
         executor = Executor(Hands(client, caches, memory, sidecars, announcer, _now), settings)
-        kuberay = KubeRay(client, caches.clusters, functools.partial(_wake_rejected, caches, queue))
+        kuberay = KubeRay(client, caches.clusters, functools.partial(_try_rejected_again, caches, queue, memory))
         observer = Observer(caches, memory, kuberay, settings)
         reconciler = Reconciler(queue, observer, executor, memory, telemetry, settings, _now)
         async with asyncio.TaskGroup() as tasks:
@@ -114,10 +114,13 @@ def _caches(client: ApiClient, queue: WorkQueue, memory: Memory, namespace: str)
     return informers
 
 
-def _wake_rejected(caches: Caches, queue: WorkQueue) -> None:
-    """Let every run that waits for something be looked at again."""
+def _try_rejected_again(caches: Caches, queue: WorkQueue, memory: Memory) -> None:
+    """Let every run that waits be looked at again: another KubeRay may take the RayCluster that this one refused."""
     for view in caches.runs.views():
         if view.phase == Phase.REJECTED:
+            known = memory.peek(view.uid)
+            if known is not None:
+                known.refusals.pop(Child.CLUSTER, None)
             queue.add(view.uid)
 
 

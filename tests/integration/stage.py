@@ -35,33 +35,52 @@ class Stage:
 
     def apply(self, **spec: Any) -> dict[str, Any]:
         """Make the run."""
+        return self.apply_another(self.name, **spec)
+
+    def apply_another(self, name: str, **spec: Any) -> dict[str, Any]:
+        """Make a run of another name."""
         manifest = {
             "apiVersion": "agenttuning.io/v1alpha1",
             "kind": "TuningRun",
-            "metadata": {"name": self.name},
+            "metadata": {"name": name},
             "spec": a_spec(**spec),
         }
         made: dict[str, Any] = self.api.request("POST", RUNS.format(self.namespace), manifest)
         return made
 
+    def set_phase(self, name: str, phase: str) -> None:
+        """Let a run be in that phase, as if the operator had said so."""
+        path = f"{RUNS.format(self.namespace)}/{name}/status"
+        self.api.request("PATCH", path, {"status": {"phase": phase}}, MERGE)
+
+    def make_claim(self, name: str, *modes: str) -> None:
+        """Make a claim with these access modes, ReadWriteMany by default."""
+        spec = {"accessModes": list(modes or ("ReadWriteMany",)), "resources": {"requests": {"storage": "1Gi"}}}
+        self.api.request("POST", CLAIMS.format(self.namespace), {"metadata": {"name": name}, "spec": spec})
+
+    def delete_claim(self, name: str) -> None:
+        """Delete a claim, and lift the protection that a controller would lift."""
+        path = f"{CLAIMS.format(self.namespace)}/{name}"
+        self.api.request("DELETE", path)
+        if self.exists(CLAIMS, name):
+            self.api.request("PATCH", path, {"metadata": {"finalizers": None}}, MERGE)
+
+    def make_config_map(self, name: str, **data: str) -> None:
+        """Make a ConfigMap."""
+        self.api.request("POST", CONFIG_MAPS.format(self.namespace), {"metadata": {"name": name}, "data": data})
+
     def pass_by(self, name: str = "passing-by") -> None:
         """Let the operator look at a second run of the namespace: so it has looked at what came before it."""
-        manifest = {
-            "apiVersion": "agenttuning.io/v1alpha1",
-            "kind": "TuningRun",
-            "metadata": {"name": name},
-            "spec": a_spec(),
-        }
         path = RUNS.format(self.namespace)
-        self.api.request("POST", path, manifest)
+        self.apply_another(name)
         wait_for(
             "the second run's status",
             lambda: (self.api.get(f"{path}/{name}").get("status") or {}).get("phase") == "Starting",
         )
 
-    def run(self) -> dict[str, Any]:
-        """The run as it is now."""
-        found: dict[str, Any] = self.api.get(f"{RUNS.format(self.namespace)}/{self.name}")
+    def run(self, name: str = "") -> dict[str, Any]:
+        """The run, or another one, as it is now."""
+        found: dict[str, Any] = self.api.get(f"{RUNS.format(self.namespace)}/{name or self.name}")
         return found
 
     @property
@@ -117,6 +136,30 @@ class Stage:
         )
         return made
 
+    def make_worker_pod(self, group: str, suffix: str) -> str:
+        """Make a pod of a worker group from the RayCluster's template, pending; returns its name."""
+        cluster = self.child(CLUSTERS)
+        spec = next(item for item in cluster["spec"]["workerGroupSpecs"] if item["groupName"] == group)
+        name = f"{cluster['metadata']['name']}-{group}-worker-{suffix}"
+        metadata = spec["template"]["metadata"] | {"name": name, "ownerReferences": [_controlled_by(cluster)]}
+        metadata["labels"] = metadata["labels"] | {"ray.io/group": group}
+        pod = {"metadata": metadata, "spec": spec["template"]["spec"]}
+        self.api.request("POST", PODS.format(self.namespace), pod)
+        return name
+
+    def run_worker_pod(self, group: str, suffix: str) -> str:
+        """Make a pod of a worker group, running and ready; returns its name."""
+        name = self.make_worker_pod(group, suffix)
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        self.set_pod(
+            name,
+            phase="Running",
+            startTime="2026-01-01T00:00:00Z",
+            conditions=[ready],
+            containerStatuses=[_container("ray-worker", {"running": {}})],
+        )
+        return name
+
     def set_pod(self, name: str, **status: Any) -> None:
         """Patch a pod's status."""
         self.api.request("PATCH", f"{PODS.format(self.namespace)}/{name}/status", {"status": status}, MERGE)
@@ -134,8 +177,8 @@ class Stage:
         )
         return name
 
-    def set_cluster_ready(self, ready: bool = True) -> None:
-        """Let KubeRay say whether the head is ready."""
+    def set_cluster_ready(self, ready: bool = True, workers: int = 0) -> None:
+        """Let KubeRay say whether the head is ready, and how many workers are."""
         cluster = self.child(CLUSTERS)
         condition = {
             "type": "HeadPodReady",
@@ -145,7 +188,9 @@ class Stage:
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }
         path = f"{CLUSTERS.format(self.namespace)}/{cluster['metadata']['name']}/status"
-        self.api.request("PATCH", path, {"status": {"conditions": [condition], "desiredWorkerReplicas": 0}}, MERGE)
+        wanted = sum(group["replicas"] for group in cluster["spec"].get("workerGroupSpecs", ()))
+        status = {"conditions": [condition], "desiredWorkerReplicas": wanted, "readyWorkerReplicas": workers}
+        self.api.request("PATCH", path, {"status": status}, MERGE)
 
     def delete(self, collection: str, name: str) -> None:
         """Delete an object at once."""

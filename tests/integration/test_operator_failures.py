@@ -3,7 +3,7 @@
 import pytest
 
 from tests.integration.operator_process import OperatorProcess, wait_for
-from tests.integration.stage import CLUSTERS, CONFIG_MAPS, JOBS, PODS, Stage, waiting
+from tests.integration.stage import CLUSTERS, JOBS, PODS, Stage, waiting
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_DRIVER_ERROR, EXIT_FAILED, TerminationMessage
 
 pytestmark = pytest.mark.control_plane
@@ -154,48 +154,22 @@ def test_an_image_that_does_not_exist_shows_within_thirty_seconds(operator: Oper
     assert operator.writes(stage.namespace)["patch", "tuningruns/status"] == 2
 
 
-def test_a_run_for_an_engine_that_is_not_there_is_rejected_without_children(
-    operator: OperatorProcess, stage: Stage
-) -> None:
-    stage.apply(engine={"type": "Trinity"})
-    status = stage.wait_for_phase("Rejected")
-    assert status["reason"] == "NotAvailable"
-    assert stage.condition("Accepted")["status"] == "False"
-    assert sum(operator.writes(stage.namespace).values()) == 1
-
-
-def test_a_run_waits_for_its_configmap_and_goes_on_by_itself(operator: OperatorProcess, stage: Stage) -> None:
-    stage.apply(workflow={"source": {"configMap": {"name": "code"}}})
-    status = stage.wait_for_phase("Rejected")
-    assert status["message"] == f"ConfigMap code is not in namespace {stage.namespace}"
-    stage.api.request(
-        "POST", CONFIG_MAPS.format(stage.namespace), {"metadata": {"name": "code"}, "data": {"agent.py": "x = 1"}}
+def test_a_worker_whose_image_does_not_exist_is_counted_and_shown(operator: OperatorProcess, stage: Stage) -> None:
+    stage.apply(cluster={"workers": [{"name": "agents", "replicas": 2}]})
+    stage.wait_for_phase("Starting")
+    stage.run_head_pod()
+    stage.run_worker_pod("agents", "aaaaa")
+    late = stage.make_worker_pod("agents", "bbbbb")
+    stage.set_pod(late, phase="Pending", containerStatuses=[waiting("ray-worker", "ImagePullBackOff", NOT_FOUND)])
+    stage.set_cluster_ready(workers=1)
+    degraded = wait_for(
+        "shown pull error",
+        lambda: stage.condition("Degraded").get("status") == "True" and stage.condition("Degraded"),
+        30,
     )
-    stage.wait_for_phase("Starting")
-    assert stage.condition("Accepted")["status"] == "True"
-    reads = operator.reads(stage.namespace)
-    assert set(reads) == {("get", "configmaps")}
-    assert reads["get", "configmaps"] <= 4
-
-
-def test_an_existing_configmap_costs_one_read(operator: OperatorProcess, stage: Stage) -> None:
-    stage.api.request(
-        "POST", CONFIG_MAPS.format(stage.namespace), {"metadata": {"name": "tasks"}, "data": {"train.jsonl": "{}"}}
-    )
-    stage.apply(dataset={"train": {"image": None, "configMap": {"name": "tasks"}}})
-    stage.wait_for_phase("Starting")
-    assert dict(operator.reads(stage.namespace)) == {("get", "configmaps"): 1}
-
-
-def test_a_run_waits_for_the_claim_that_it_names(operator: OperatorProcess, stage: Stage) -> None:
-    stage.apply(checkpoint={"volume": {"claimTemplate": None, "claimName": "results"}})
-    assert "PersistentVolumeClaim results" in stage.wait_for_phase("Rejected")["message"]
-    claim = {
-        "metadata": {"name": "results"},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    stage.api.request("POST", f"/api/v1/namespaces/{stage.namespace}/persistentvolumeclaims", claim)
-    stage.wait_for_phase("Starting")
-    made = operator.writes(stage.namespace)
-    assert made["create", "persistentvolumeclaims"] == 0
-    assert not operator.reads(stage.namespace)
+    assert degraded["reason"] == "ImagePullFailed"
+    assert degraded["message"].startswith("ray-worker of group agents: ImagePullBackOff")
+    ready = stage.condition("ClusterReady")
+    assert (ready["status"], ready["reason"]) == ("False", "Creating")
+    assert ready["message"].startswith("the head is ready, 1 of 2 worker pods ready: ray-worker of group agents")
+    assert not stage.children(JOBS)

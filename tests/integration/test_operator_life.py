@@ -89,6 +89,21 @@ def test_the_job_waits_for_the_head(operator: OperatorProcess, stage: Stage) -> 
     assert status["attempt"]["jobUID"] == stage.child(JOBS)["metadata"]["uid"]
 
 
+def test_the_job_waits_for_every_worker(operator: OperatorProcess, stage: Stage) -> None:
+    stage.apply(cluster={"workers": [{"name": "agents", "replicas": 2}]})
+    stage.wait_for_phase("Starting")
+    stage.run_head_pod()
+    stage.run_worker_pod("agents", "aaaaa")
+    stage.set_cluster_ready(workers=1)
+    # Its own Job is made by the same watches in the same order, after the one that must not be made yet.
+    Stage(stage.api, f"{stage.namespace}-after").walk_to_running()
+    assert not stage.children(JOBS)
+    stage.run_worker_pod("agents", "bbbbb")
+    stage.set_cluster_ready(workers=2)
+    stage.wait_for_phase("Running")
+    assert stage.condition("ClusterReady")["status"] == "True"
+
+
 def test_a_job_that_was_deleted_is_made_again_while_its_head_lives(operator: OperatorProcess, stage: Stage) -> None:
     stage.walk_to_running()
     first = stage.child(JOBS)["metadata"]

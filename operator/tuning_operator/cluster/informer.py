@@ -21,7 +21,7 @@ PAGE = 50
 WATCH_SECONDS = 300
 QUIET_SECONDS = 90.0
 """A server sends a bookmark every 60 to 75 seconds, so a watch that is silent for longer is dead."""
-MISSING_KIND_SECONDS = 3.0
+MISSING_KIND_SECONDS = 2.0
 """So that a run that waits for KubeRay goes on within seconds."""
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 10.0

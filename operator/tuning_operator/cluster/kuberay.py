@@ -6,6 +6,7 @@ and again only while it lacks something: then an upgrade of KubeRay is waited fo
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ from tuning_operator.engine.world import ClusterView
 TICK = 0.5
 AGAIN = 3.0
 """Between two looks at a schema that lacks something or could not be read; one that is the same is not sent again."""
+
+UNPUBLISHED = 2.0
+"""How long the schema of a new kind is waited for: a busy server tells of it seconds after it serves the kind."""
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,7 @@ class KubeRay:
         self._known = False
         self._complete = False
         self._tag = ""
+        self._served_since: float | None = None
         self.lacks: tuple[str, ...] = ()
         """Fields of RayClusters that would be set and are not there."""
         self.looked = asyncio.Event()
@@ -67,14 +72,14 @@ class KubeRay:
         """Look once; returns the seconds until the next look."""
         if not self._clusters.served:
             self._known, self._complete, self._tag, self.lacks = False, False, "", ()
+            self._served_since = None
             return TICK
         if self._complete:
             return TICK
         try:
             document, self._tag = await self._client.schemas(RAY_CLUSTERS.group, RAY_CLUSTERS.version, self._tag)
         except errors.NotFound:
-            # The server tells of a new kind a moment after it serves it.
-            return TICK
+            return self._unpublished()
         except errors.ApiError as error:
             # What is not known is not held against a run: the server itself refuses a field that it does not have.
             log.warning("the fields of RayClusters are not known: %s", error)
@@ -84,11 +89,18 @@ class KubeRay:
             return AGAIN
         schema = _schema(document)
         if schema is None:
-            self._tag = ""
-            return TICK
+            return self._unpublished()
         self._known, self.lacks = True, kuberay.lacking(schema)
         self._complete = not self.lacks
         return AGAIN if self.lacks else TICK
+
+    def _unpublished(self) -> float:
+        """The server has the kind and not its schema yet."""
+        now = time.monotonic()
+        self._served_since = now if self._served_since is None else self._served_since
+        self._tag = ""
+        self._known = self._known or now >= self._served_since + UNPUBLISHED
+        return TICK
 
     def _summary(self) -> str:
         if not self.served:

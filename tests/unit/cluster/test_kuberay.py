@@ -54,6 +54,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing takes seconds here."""
     monkeypatch.setattr(module, "TICK", 0.01)
     monkeypatch.setattr(module, "AGAIN", 0.02)
+    monkeypatch.setattr(module, "UNPUBLISHED", 5)
 
 
 async def until(what: Any) -> None:
@@ -110,4 +111,15 @@ async def test_a_schema_that_cannot_be_read_is_not_held_against_a_run(code: int)
     )
     async with looking(server, Clusters(), []) as kuberay:
         assert (kuberay.served, kuberay.lacks) == (True, ())
+        await until(lambda: kuberay.lacks)
+
+
+async def test_a_schema_that_is_published_late_holds_no_run_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UNPUBLISHED", 0.05)
+    late = [web.json_response(a_status(404), status=404) for _ in range(20)]
+    server = FakeServer(answers=[*late, a_document(None), a_document(without("spec.authOptions"))])
+    async with looking(server, Clusters(), []) as kuberay:
+        assert not kuberay.served
+        await until(lambda: kuberay.served)
+        assert len(server.answers) > 2
         await until(lambda: kuberay.lacks)

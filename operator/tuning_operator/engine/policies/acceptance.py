@@ -14,8 +14,10 @@ from tuning_operator.engine.policies.acceptance_checks.problem import Problem
 from tuning_operator.engine.world import Child, RefusalKind, World
 from tuning_operator.settings import Settings
 
-LOOK_AGAIN = timedelta(seconds=5)
-"""Between two looks at what a rejected run waits for."""
+LOOK_AGAIN = timedelta(seconds=3)
+"""Between two looks at what a rejected run waits for, as far as the local copies tell."""
+READ_AGAIN = timedelta(seconds=5)
+"""Between two reads of a ConfigMap that a rejected run waits for."""
 TRY_AGAIN = timedelta(seconds=300)
 """Before a RayCluster that the server refused is tried again: only an administrator can have changed the answer."""
 
@@ -37,8 +39,8 @@ def decide(world: World, settings: Settings) -> Contribution | None:
         return _unreadable(world) or Contribution(read=unread, final=True)
     missing = config_maps.missing(world, settings)
     if missing:
-        old = tuple(sorted(reference.name for reference in missing if world.now - reference.read_at >= LOOK_AGAIN))
-        due = min(reference.read_at for reference in missing) + LOOK_AGAIN
+        old = tuple(sorted(reference.name for reference in missing if world.now - reference.read_at >= READ_AGAIN))
+        due = min(reference.read_at for reference in missing) + READ_AGAIN
         found = list(config_maps.check(world, settings))
         return Contribution(read=old, final=True) if old else _rejected(found, due)
     return _refused(world)
