@@ -186,7 +186,8 @@ def _in_containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[P
 
 
 def _more_gpus(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> Iterator[PatchRefused]:
-    for kind, wanted in (new.get("resources") or {}).items():
+    resources = new.get("resources")
+    for kind, wanted in resources.items() if isinstance(resources, Mapping) else ():
         had = old.get("resources", {}).get(kind, {})
         for name in wanted if isinstance(wanted, Mapping) else ():
             if name not in had and (name.endswith("gpu") or "/mig-" in name):

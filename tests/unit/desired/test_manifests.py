@@ -1,7 +1,5 @@
 """ConfigMap and claim."""
 
-
-
 from tests.builders import UID, a_run, some_settings
 from tuning_contract.run_document import RunDocument
 from tuning_operator.api.v1alpha1_execution import DeletionPolicy
