@@ -89,6 +89,8 @@ def prepare_environment(hub: bool) -> int:
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    # The files themselves are kept: their parts a second time would fill the claim by up to 10 GB.
+    os.environ["HF_XET_CHUNK_CACHE_SIZE_BYTES"] = "0"
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     return cpus
 

@@ -89,7 +89,8 @@ def test_the_hubs_clients_are_offline_only_when_nothing_comes_from_a_hub(monkeyp
         monkeypatch.delenv(name)
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "")
+    for name in ("HF_XET_CHUNK_CACHE_SIZE_BYTES", "TRL_EXPERIMENTAL_SILENCE"):
+        monkeypatch.setenv(name, "")
     prepare_environment(hub)
     expected = None if hub else "1"
     assert [os.environ.get(name) for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")] == [expected] * 2
