@@ -71,6 +71,8 @@ class RayNode:
         self.given = 0
         """Leases on it, ended ones included."""
         self._settings = settings
+        self._ended: list[int] = []
+        """Leases that the node has not been told the end of: the next order does, since a call costs milliseconds."""
         self._actor: Any = None
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -100,7 +102,7 @@ class RayNode:
             num_cpus=0,
             max_restarts=0,
             max_task_retries=0,
-            max_concurrency=2 * self._settings.size + 16,  # an order of each episode, and the end of the one before
+            max_concurrency=2 * self._settings.size + 16,  # an order of each episode, and the end of one
             scheduling_strategy=NodeAffinitySchedulingStrategy(self.info.id, soft=False),
         )
         return options(EpisodeActor).remote(self._settings)
@@ -115,19 +117,23 @@ class RayNode:
         settings = self._settings
         # An actor that hangs is worse than one that dies: Ray never says so. A worker may have to be made first.
         patience = seconds + settings.grace_seconds + settings.start_seconds
-        self._raise_if_lost()
-        work = self._actor.order.remote(lease, kind, json.dumps(order, default=str), seconds)
+        if self._lost.done():
+            raise NodeLostError(self._lost.result())
+        ended, self._ended = self._ended, []
+        work = self._actor.order.remote(lease, kind, json.dumps(order, default=str), seconds, ended)
         reply: dict[str, Any] = read(await self._answer(work, patience))["reply"]
         return reply
 
-    async def release(self, lease: int, keep: bool) -> None:
-        """End a lease. A worker that is killed is waited for, so that it does not compute beside the next one."""
-        if self._lost.done():
-            return
-        released = self._actor.release.remote(lease, keep)
-        if not keep:
-            with contextlib.suppress(NodeLostError):
-                await self._answer(released, _STOP_SECONDS)
+    def end(self, lease: int) -> None:
+        """End a lease whose orders have all been answered; its worker is free for the next one."""
+        self._ended.append(lease)
+
+    async def give_up(self, lease: int) -> None:
+        """End a lease and kill its worker; waits for that, so that it does not compute beside the next one."""
+        if not self._lost.done():
+            killed = _future(self._actor.give_up.remote(lease))
+            # A node that is slow to answer, since user code keeps it busy, is not lost for that.
+            await asyncio.wait({killed, self._lost}, timeout=_STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     def lose(self, reason: str) -> None:
         """Call the node lost: every order that waits ends with NodeLostError."""
@@ -144,10 +150,6 @@ class RayNode:
         # The raylet ends the template with its actor, and workers end with their connection to it.
         with contextlib.suppress(Exception):
             await asyncio.to_thread(ray.kill, self._actor)
-
-    def _raise_if_lost(self) -> None:
-        if self._lost.done():
-            raise NodeLostError(self._lost.result())
 
     async def _answer(self, reference: Any, seconds: float) -> Any:
         answer = _future(reference)

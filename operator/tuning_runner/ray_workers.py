@@ -59,10 +59,15 @@ class NodeLease:
             self._pool.lose(self._node, str(error))
             raise WorkerDied(f"the node {self._node.info.address} was lost: {error}") from None
 
-    async def end(self, keep: bool) -> None:
-        """Give the worker back, or kill it."""
+    def end(self) -> None:
+        """Give the worker back."""
         if self._asked:
-            await self._node.release(self._number, keep)
+            self._node.end(self._number)
+
+    async def give_up(self) -> None:
+        """Kill the worker."""
+        if self._asked:
+            await self._node.give_up(self._number)
 
 
 class RayWorkerPool:
@@ -156,11 +161,11 @@ class RayWorkerPool:
             try:
                 yield lease
             except BaseException:
-                await lease.end(keep=False)
+                await lease.give_up()
                 raise
             finally:
                 node.running -= 1
-            await lease.end(keep=True)
+            lease.end()
 
     def lose(self, node: RayNode, reason: str) -> None:
         """Go on without a node; calling it twice is harmless."""

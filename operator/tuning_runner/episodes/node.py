@@ -33,7 +33,7 @@ class EpisodeNode:
         self._pool = WorkerPool(settings)
         self._held: dict[int, _Held] = {}
         self._given_up: set[int] = set()
-        """Leases that were ended while an order was on its way or at work; the order may arrive after the end."""
+        """Leases whose last order may arrive after their end."""
 
     async def start(self) -> str:
         """Load the user's code; `{judgeDigest}` or an error, see `read`."""
@@ -43,7 +43,7 @@ class EpisodeNode:
             return json.dumps(_failure(error))
         return json.dumps({"judgeDigest": self._pool.judge_digest})
 
-    async def order(self, lease: int, kind: str, text: str, seconds: float) -> str:
+    async def order(self, lease: int, kind: str, text: str, seconds: float, ended: list[int]) -> str:
         """Let the worker of a lease carry out an order; the first order of a lease takes a worker.
 
         Args:
@@ -51,10 +51,13 @@ class EpisodeNode:
             kind: `workflow` or `judge`.
             text: the order as JSON, as `pool.Lease` has it.
             seconds: the order's deadline.
+            ended: leases that have ended well since the last order; their workers are free before this one starts.
 
         Returns:
             The reply or an error, see `read`.
         """
+        for number in ended:
+            await self._held.pop(number).place.aclose()
         if lease in self._given_up:
             return json.dumps({"died": "the episode was given up before its order arrived"})
         held = self._held.setdefault(lease, _Held())
@@ -75,16 +78,15 @@ class EpisodeNode:
         except RunError as error:
             return _failure(error)
 
-    async def release(self, lease: int, keep: bool) -> None:
-        """End a lease that was given an order; `keep` its worker for another one, or kill it with what it does."""
+    async def give_up(self, lease: int) -> None:
+        """End a lease whose last order may be at work, or on its way, and kill its worker with all that it does."""
+        self._given_up.add(lease)
         held = self._held.pop(lease, _Held())
-        if not keep:
-            self._given_up.add(lease)
-            if held.work is not None:
-                held.work.cancel()
-                await asyncio.wait([held.work])
-            if held.lease is not None:
-                await held.lease.discard()
+        if held.work is not None:
+            held.work.cancel()
+            await asyncio.wait([held.work])
+        if held.lease is not None:
+            await held.lease.discard()
         await held.place.aclose()
 
     async def stop(self) -> None:
