@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from tests.cluster.certificates import Certificate
 
 FIELD_MANAGER = "agent-tuning-cluster"
+REQUEST_SECONDS = 90
+"""A busy machine takes half a minute for one of the CRDs, which are a megabyte each."""
 
 
 class ApiError(Exception):
@@ -49,7 +51,7 @@ class Api:
             ApiError: Any answer from 400 on, and no answer.
         """
         text = body if isinstance(body, str | None) else json.dumps(body)
-        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=30)
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=REQUEST_SECONDS)
         try:
             connection.request(method, path, text, {"Content-Type": kind} if text is not None else {})
             answer = connection.getresponse()
