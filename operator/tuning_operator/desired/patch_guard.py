@@ -96,11 +96,12 @@ def _entries_taken_away(old: list[Manifest], new: list[Manifest], key: str, path
     for here, entry in entries(old, key, path).items():
         if _is_the_users(here):
             continue
-        if path[-1] == "containers":
-            yield from _taken_away(entry, left[here], here)
-        elif here[-1] == _SIDECAR:
-            yield from _sidecar_changed(entry, left[here], here)
-        elif left[here] != entry:
+        found = left.get(here)
+        if found is not None and path[-1] == "containers":
+            yield from _taken_away(entry, found, here)
+        elif found is not None and here[-1] == _SIDECAR:
+            yield from _sidecar_changed(entry, found, here)
+        elif found != entry:
             yield _changed(here)
 
 
@@ -181,7 +182,7 @@ def _in_containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[P
         before = entries(old.get(kind, []), "name", ("spec", kind))
         for path, container in entries(new.get(kind) or [], "name", ("spec", kind)).items():
             yield from _more_gpus(before.get(path, {}), container, path)
-            if path[1] in _RAY:
+            if path[1] in _RAY and path in before:
                 yield from _reserved_additions(before[path], container, path)
 
 
@@ -204,6 +205,10 @@ def _reserved_additions(old: Manifest, new: Manifest, path: Path) -> Iterator[Pa
     for here, mount in entries(new.get("volumeMounts") or [], "mountPath", (*path, "volumeMounts")).items():
         if _is_reserved_mount(mount["mountPath"]) and mount["mountPath"] not in places:
             yield PatchRefused(here, "is in, or holds, a folder of the operator's: mount it below /data, say")
+    for key in ("command", "args"):
+        # KubeRay puts a command of the user's before its own, unless that starts Ray.
+        if "ray start" in str(new.get(key)):
+            yield PatchRefused((*path, key), "must not start Ray: KubeRay does, after this; leave that part out")
 
 
 def _is_operators_key(key: str) -> bool:

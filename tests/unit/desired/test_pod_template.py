@@ -292,6 +292,10 @@ REFUSED: list[tuple[Any, str]] = [
         {"spec": {"initContainers": [SIDECAR | {"env": [{"name": "TUNING_ATTEMPT", "value": "9"}]}]}},
         "spec.initContainers[tuning-sidecar].env[TUNING_ATTEMPT]` must stay as the operator sets it: leave it out",
     ),
+    (
+        {"spec": {"containers": [RAY | {"args": ["ray start --head"]}]}},
+        "spec.containers[ray-head].args` must not start Ray: KubeRay does, after this; leave that part out",
+    ),
     # Labels by which the operator and KubeRay find the pods.
     (
         {"metadata": {"labels": {"agenttuning.io/run-uid": "x"}}},
@@ -343,6 +347,16 @@ def test_a_patch_is_refused_with_its_place_and_what_to_change(patch: Any, senten
     assert pod_template.problems(run, some_settings()) == (f"`{HEAD}.{sentence}",)
     with pytest.raises(PatchRefused):
         pod_template.head(run, some_settings(), 1, None)
+
+
+def test_the_sidecars_variables_cannot_be_removed_together() -> None:
+    run = with_patch({"spec": {"initContainers": [SIDECAR | {"env": None}]}})
+    places = [text.split("`")[1].rsplit(".", 1)[1] for text in pod_template.problems(run, some_settings())]
+    assert places == ["env[TUNING_RUN_DOCUMENT]", "env[TUNING_ATTEMPT]"]
+
+
+def test_a_head_may_have_a_container_called_like_a_workers() -> None:
+    assert pod_template.problems(with_patch({"spec": {"containers": [{"name": "ray-worker"}]}}), some_settings()) == ()
 
 
 def test_all_problems_of_head_and_workers_are_told() -> None:

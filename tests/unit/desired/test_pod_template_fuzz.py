@@ -63,7 +63,7 @@ patches = st.dictionaries(st.sampled_from(KEYS), anything, max_size=3) | st.fixe
         ),
     },
 )
-names = st.sampled_from(("ray-head", "tuning-sidecar", "tools"))
+names = st.sampled_from(("ray-head", "tuning-sidecar", "ray-worker", "tools"))
 texts = st.dictionaries(
     st.sampled_from(("team", "env", "zone", "privileged", "ray.io/x")), st.sampled_from(("a", "true"))
 )
@@ -90,8 +90,8 @@ plausible = st.fixed_dictionaries(
                     st.fixed_dictionaries(
                         {"name": names},
                         optional={
-                            "env": st.lists(variables, max_size=2),
-                            "volumeMounts": st.lists(mounts, max_size=2),
+                            "env": st.none() | st.lists(variables, max_size=2),
+                            "volumeMounts": st.none() | st.lists(mounts, max_size=2),
                             "resources": st.just({"limits": {"cpu": "2"}}),
                         },
                     ),
@@ -100,7 +100,7 @@ plausible = st.fixed_dictionaries(
                 "initContainers": st.lists(
                     st.fixed_dictionaries(
                         {"name": names},
-                        optional={"env": st.lists(variables, max_size=2), "image": st.just("x:1")},
+                        optional={"env": st.none() | st.lists(variables, max_size=2), "image": st.just("x:1")},
                     )
                 ),
             },
