@@ -468,8 +468,12 @@ def test_a_cluster_that_the_server_refuses_rejects_the_run_with_the_servers_word
     todo = plan(a_new_world(notes=some_notes(refusals=refusals)), some_settings())
     assert todo.status is not None
     assert (todo.status.patch["phase"], todo.status.patch["reason"]) == ("Rejected", reason)
-    assert todo.status.patch["message"] == "spec: no"
+    assert todo.status.patch["message"].endswith("spec: no")
     assert todo.due == NOW + seconds(300)
+    patch = {"cluster": {"head": {"podTemplatePatch": {"spec": {"hostnam": "x"}}}}}
+    patched = plan(a_new_world(a_run(**patch), notes=some_notes(refusals=refusals)), some_settings()).status
+    assert patched is not None
+    assert ("correct `podTemplatePatch`" in patched.patch["message"]) is (kind is RefusalKind.INVALID)
 
 
 def test_what_a_rejected_run_waits_for_is_written_at_once_when_it_changes() -> None:

@@ -66,8 +66,14 @@ def _refused(world: World) -> Contribution | None:
     refusal = world.notes.refusals.get(Child.CLUSTER)
     if refusal is None or refusal.kind is RefusalKind.FORBIDDEN or world.now >= refusal.at + TRY_AGAIN:
         return None
-    reason = Reason.NAME_CONFLICT if refusal.kind is RefusalKind.NAME_CONFLICT else Reason.INVALID
-    return _rejected([Problem(reason, refusal.message)], refusal.at + TRY_AGAIN)
+    due = refusal.at + TRY_AGAIN
+    if refusal.kind is RefusalKind.NAME_CONFLICT:
+        return _rejected([Problem(Reason.NAME_CONFLICT, refusal.message)], due)
+    cluster = world.run.spec.cluster
+    patched = any(pod.pod_template_patch for pod in (cluster.head, *cluster.workers))
+    advice = ": correct `podTemplatePatch` of head or workers" if patched else ""
+    text = f"the API server refuses the RayCluster of the run: {refusal.message}{advice}"
+    return _rejected([Problem(Reason.INVALID, text)], due)
 
 
 def _rejected(problems: Sequence[Problem], due: datetime) -> Contribution:
