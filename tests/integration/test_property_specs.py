@@ -32,6 +32,8 @@ pytestmark = pytest.mark.control_plane
 SEEDS = [f"spec-{number}" for number in range(300)]
 BROKEN_EACH = 4
 """Specs that are broken in each way."""
+PODS_OF = 100
+"""Runs whose pods are made, too: each has several, and what is in them is the same as in the RayClusters."""
 AT_ONCE = 4
 """Requests at the same time; more only queue in the server."""
 PLACES = {
@@ -176,7 +178,8 @@ def test_the_pods_of_valid_runs_are_allowed_in_a_restricted_namespace(
     )
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     api.apply(f"/api/v1/namespaces/{name}/serviceaccounts/default", account)
-    pods = [(seed, pod) for seed, manifest in manifests for pod in pods_of(manifest)]
+    first = set(SEEDS[:PODS_OF])
+    pods = [(seed, pod) for seed, manifest in manifests if seed in first for pod in pods_of(manifest)]
     answers = post_all(control_plane, f"/api/v1/namespaces/{name}/pods", pods)
     api.request("DELETE", f"/api/v1/namespaces/{name}")
     assert refusals(answers) == []

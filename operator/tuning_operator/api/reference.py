@@ -61,7 +61,7 @@ spec:
 
 How to read the tables: a field with a link is an object or a list of objects with a table of its own. **Required** in
 the column *Default* means that the field must be set where its object is. A quantity is written as Kubernetes does:
-`4`, `"500m"`, `16Gi`.
+`4`, `500m`, `16Gi`; a fraction needs quotes, as `"1.5"`.
 """
 
 

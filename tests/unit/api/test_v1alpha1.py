@@ -1,10 +1,14 @@
 """Reading TuningRuns, and writing their status."""
 
+from typing import Any
+
 import pytest
 
 from tests.builders import a_run, a_run_object
+from tuning_contract.algorithms import ENGINES, Engine
 from tuning_operator.api.conditions import Phase
 from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.api.v1alpha1_spec import needs_lora
 from tuning_operator.api.v1alpha1_status import AttemptStatus, ProgressStatus, TuningRunStatus
 from tuning_operator.errors import SpecRejected
 
@@ -19,6 +23,35 @@ def test_an_omitted_parent_still_yields_its_defaults() -> None:
 
 def test_a_quantity_may_be_a_number_and_is_read_as_text() -> None:
     assert a_run(cluster={"head": {"cpu": 8}}).spec.cluster.head.cpu == "8"
+
+
+@pytest.mark.parametrize(
+    ("source", "said", "expected"),
+    [
+        ({"claimName": "corpus"}, None, True),
+        ({"claimName": "corpus"}, False, False),
+        ({"secret": {"secretName": "s"}}, None, True),
+        ({"emptyDir": {}}, None, False),
+        ({"emptyDir": {}}, False, False),
+    ],
+)
+def test_a_volume_is_read_only_unless_it_is_there_to_be_written(
+    source: dict[str, Any], said: bool | None, expected: bool
+) -> None:
+    volume = {"name": "v", "mountPath": "/data"} | source | ({} if said is None else {"readOnly": said})
+    (read,) = a_run(cluster={"head": {"volumes": [volume]}}).spec.cluster.head.volumes
+    assert read.mounted_read_only is expected
+
+
+def test_an_engine_without_adapters_gets_a_rule_against_them_and_no_rule_is_made_for_those_that_have_them() -> None:
+    assert needs_lora(ENGINES.values()) == ()
+    (rule,) = needs_lora([Engine(name="Plain", available=True, lora=False, trains_on_workers=False)])
+    assert rule == {
+        "rule": "!has(self.algorithm.lora) || !(self.engine.type in ['Plain'])",
+        "message": "`algorithm.lora` must not be set with engine Plain, which trains all weights: leave it out, or "
+        "choose another engine",
+        "fieldPath": ".algorithm.lora",
+    }
 
 
 def test_a_field_of_a_newer_version_is_ignored_on_read() -> None:
