@@ -1,8 +1,10 @@
 """Merging a run's `podTemplatePatch` into the pod template that the operator builds.
 
 Used by `pod_template`. Objects merge by key and null removes a key; lists whose entries have a name merge by it, the
-template's own entries first; what is appended and what is replaced, the tables below say. Whether the result may be
-used is the business of `patch_guard`.
+template's own entries first; what is appended and what is replaced, the tables below say. `$patch` in an object is
+Kubernetes' own directive: `replace` puts the object in the place of the template's, `delete` removes it. It is there
+because `kubectl apply`, unless the server applies, loses every null. Whether the result may be used is the business of
+`patch_guard`.
 """
 
 import copy
@@ -16,6 +18,10 @@ Path = tuple[str, ...]
 
 DEEPEST = 32
 """Levels of a patch; a pod template has about ten."""
+
+DIRECTIVE = "$patch"
+REPLACE = "replace"
+DELETE = "delete"
 
 _SPEC_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_KEYS = {"env": "name", "ports": "name", "volumeMounts": "mountPath"}
@@ -63,10 +69,15 @@ def entries(found: list[Manifest], name_key: str, path: Path) -> dict[Path, Mani
 
 
 def _merged(template: Mapping[str, Any], patch: Mapping[str, Any], path: Path) -> Manifest:
-    result = dict(template)
+    directive = patch.get(DIRECTIVE)
+    if directive not in (None, REPLACE, DELETE):
+        raise PatchRefused((*path, DIRECTIVE), f"must be {REPLACE} or {DELETE}")
+    result = {} if directive == REPLACE else dict(template)
     for key, value in patch.items():
         here = (*path, key)
-        if value is None:
+        if key == DIRECTIVE:
+            continue
+        if _removes(value):
             result.pop(key, None)
         elif key in (keys := list_keys(path)):
             result[key] = _merged_by_name(result.get(key) or [], _objects(value, here), keys[key], here)
@@ -75,6 +86,10 @@ def _merged(template: Mapping[str, Any], patch: Mapping[str, Any], path: Path) -
         else:
             result[key] = _merged_value(result.get(key), value, here)
     return result
+
+
+def _removes(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and value.get(DIRECTIVE) == DELETE)
 
 
 def _merged_value(old: Any, new: Any, path: Path) -> Any:
@@ -101,6 +116,9 @@ def _merged_by_name(old: list[Manifest], new: list[Manifest], name_key: str, pat
         name = entry.get(name_key)
         if not isinstance(name, str) or not name:
             raise PatchRefused(path, f"each entry must have `{name_key}`, by which it is merged: add it")
+        if _removes(entry):
+            result.pop(name, None)
+            continue
         before = result.get(name, {}) if path[-1] in _MERGED_ENTRIES else {}
         result[name] = _merged(before, entry, (*path[:-1], f"{path[-1]}[{name}]"))
     return list(result.values())

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.builders import a_run_object, some_settings
+from tests.builders import a_run, some_settings
 from tests.unit.api.test_crd import SPEC
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.desired import pod_template, raycluster
@@ -15,11 +15,9 @@ PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "change-the-pods.md").re
 
 
 def the_example() -> TuningRun:
-    """A run with the page's cluster, in which null stays null."""
+    """A run with the page's cluster."""
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    document = a_run_object()
-    document["spec"] |= yaml.safe_load(text)
-    return TuningRun.from_object(document)
+    return a_run(**yaml.safe_load(text))
 
 
 def test_the_example_is_allowed_and_changes_head_and_workers() -> None:
@@ -30,7 +28,6 @@ def test_the_example_is_allowed_and_changes_head_and_workers() -> None:
     assert head["spec"]["runtimeClassName"] == "nvidia"
     assert head["spec"]["securityContext"] == {
         "runAsNonRoot": True,
-        "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     assert worker["metadata"]["annotations"]["example.com/profile"] == "tools"

@@ -1,25 +1,12 @@
-"""podTemplatePatch: what it can change, what it may not, and that nonsense is told, never a traceback."""
+"""podTemplatePatch: what it can change, and whose problems are told."""
 
 import copy
-import json
 from typing import Any
 
-import pytest
-
-from tests.builders import a_run, a_run_object, some_settings
-from tuning_operator.api.v1alpha1 import TuningRun
+from tests.builders import a_run, some_settings
+from tests.unit.desired.patches import with_patch
 from tuning_operator.desired import pod_template, pods
-from tuning_operator.desired.patch import PatchRefused
 from tuning_operator.settings import NodePool
-
-HEAD = "spec.cluster.head.podTemplatePatch"
-
-
-def with_patch(patch: Any, head: Any = None, **spec: Any) -> TuningRun:
-    """A run whose head has this patch, in which null stays null."""
-    document = a_run_object(cluster={"head": head or {}}, **spec)
-    document["spec"]["cluster"]["head"]["podTemplatePatch"] = patch
-    return TuningRun.from_object(document)
 
 
 def made(patch: Any) -> Any:
@@ -57,6 +44,25 @@ def test_objects_merge_by_key_and_null_removes_one() -> None:
     expected["spec"]["securityContext"]["supplementalGroups"] = [5]
     expected["spec"]["runtimeClassName"] = "nvidia"
     assert found == expected
+
+
+def test_a_directive_replaces_an_object_or_deletes_what_has_a_name_for_kubectl_apply_loses_null() -> None:
+    replaced = {"$patch": "replace", "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    run = with_patch(
+        {
+            "spec": {
+                "securityContext": replaced,
+                "affinity": {"$patch": "delete"},
+                "containers": [{"name": "ray-head", "env": [{"name": "A", "$patch": "delete"}]}],
+            }
+        },
+        head={"affinity": {"nodeAffinity": {}}},
+        workflow={"env": [{"name": "A", "value": "1"}]},
+    )
+    assert pod_template.problems(run, some_settings()) == ()
+    expected = plain()
+    expected["spec"]["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert pod_template.head(run, some_settings(), 1, None) == expected
 
 
 def test_containers_volumes_and_their_parts_merge_by_name_with_ours_first() -> None:
@@ -157,206 +163,6 @@ def test_a_worker_group_has_a_patch_of_its_own() -> None:
     assert pod_template.worker(run, some_settings(), 1, second, None) == pods.worker(
         run, some_settings(), 1, second, None
     )
-
-
-RAY = {"name": "ray-head"}
-SIDECAR = {"name": "tuning-sidecar"}
-REFUSED: list[tuple[Any, str]] = [
-    # The host.
-    (
-        {"spec": {"volumes": [{"name": "x", "hostPath": {"path": "/"}}]}},
-        "spec.volumes[x].hostPath` must not be used: mount a claim, a ConfigMap, a Secret or an emptyDir",
-    ),
-    (
-        {"spec": {"hostNetwork": True}},
-        "spec.hostNetwork` must not be true: pods keep to their own network; leave it out",
-    ),
-    ({"spec": {"hostPID": True}}, "spec.hostPID` must not be true: pods do not see the host's processes; leave it out"),
-    ({"spec": {"hostIPC": True}}, "spec.hostIPC` must not be true: pods do not share the host's memory; leave it out"),
-    (
-        {"spec": {"containers": [RAY | {"ports": [{"name": "a", "containerPort": 1, "hostPort": 1}]}]}},
-        "spec.containers[ray-head].ports[a].hostPort` must not be used: reach the pod through a Service; leave it out",
-    ),
-    (
-        {"spec": {"securityContext": {"windowsOptions": {"hostProcess": True}}}},
-        "spec.securityContext.windowsOptions.hostProcess` must not be true: pods do not run on the host; leave it out",
-    ),
-    # Privileges.
-    (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"privileged": True}}]}},
-        "spec.containers[x].securityContext.privileged` must not be true: leave it out",
-    ),
-    (
-        {"spec": {"initContainers": [{"name": "x", "securityContext": {"allowPrivilegeEscalation": True}}]}},
-        "spec.initContainers[x].securityContext.allowPrivilegeEscalation` must not be true: leave it out",
-    ),
-    (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]}},
-        "spec.containers[x].securityContext.capabilities.add` must be empty: containers get no capabilities; "
-        "leave it out",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"securityContext": {"runAsNonRoot": False}}]}},
-        "spec.containers[ray-head].securityContext.runAsNonRoot` must not be false: use an image with a user other "
-        "than root",
-    ),
-    (
-        {"spec": {"securityContext": {"runAsUser": 0}}},
-        "spec.securityContext.runAsUser` must not be 0, which is root: use another user",
-    ),
-    (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"procMount": "Unmasked"}}]}},
-        "spec.containers[x].securityContext.procMount` must be Default: leave it out",
-    ),
-    (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"seccompProfile": {"type": "Unconfined"}}}]}},
-        "spec.containers[x].securityContext.seccompProfile.type` must not be Unconfined: leave it out",
-    ),
-    # What is the operator's.
-    ({"spec": None}, "spec` must stay as the operator sets it: leave it out"),
-    ({"metadata": None}, "metadata` must stay as the operator sets it: leave it out"),
-    ({"spec": {"containers": None}}, "spec.containers` must stay as the operator sets it: leave it out"),
-    ({"spec": {"initContainers": None}}, "spec.initContainers` must stay as the operator sets it: leave it out"),
-    ({"spec": {"volumes": None}}, "spec.volumes` must stay as the operator sets it: leave it out"),
-    ({"spec": {"restartPolicy": "Always"}}, "spec.restartPolicy` must stay as the operator sets it: leave it out"),
-    (
-        {"spec": {"automountServiceAccountToken": True}},
-        "spec.automountServiceAccountToken` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"securityContext": {"runAsNonRoot": None}}},
-        "spec.securityContext.runAsNonRoot` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"image": "x"}]}},
-        "spec.containers[ray-head].image` must stay as the operator sets it: use `workflow.image`",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"resources": {"limits": {"memory": "1Ti"}}}]}},
-        "spec.containers[ray-head].resources.limits.memory` must stay as the operator sets it: "
-        "use `cpu`, `memory` and `gpus`",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"resources": {"limits": {"nvidia.com/gpu": 4}}}]}},
-        "spec.containers[ray-head].resources.limits.nvidia.com/gpu` must not be added: use `gpus`, which Ray is told",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"securityContext": {"capabilities": {"drop": []}}}]}},
-        "spec.containers[ray-head].securityContext.capabilities.drop` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"terminationMessagePolicy": "File"}]}},
-        "spec.containers[ray-head].terminationMessagePolicy` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"env": [{"name": "TUNING_RUN_DOCUMENT", "value": "/x"}]}]}},
-        "spec.containers[ray-head].env[TUNING_RUN_DOCUMENT]` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"env": None}]}},
-        "spec.containers[ray-head].env` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"env": [{"name": "RAY_ADDRESS", "value": "x"}]}]}},
-        "spec.containers[ray-head].env[RAY_ADDRESS]` is the operator's to set: choose another name",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"volumeMounts": [{"mountPath": "/mnt/agent-tuning", "subPath": "x"}]}]}},
-        "spec.containers[ray-head].volumeMounts[/mnt/agent-tuning]` must stay as the operator sets it: leave it out",
-    ),
-    *(
-        (
-            {"spec": {"containers": [RAY | {"volumeMounts": [{"mountPath": path, "name": "run"}]}]}},
-            f"spec.containers[ray-head].volumeMounts[{path}]` is in, or holds, a folder of the operator's: "
-            "mount it below /data, say",
-        )
-        for path in ("/mnt/agent-tuning/checkpoints", "/mnt", "/mnt/agent-tuning/", "/data/../dev/shm", "/")
-    ),
-    (
-        {"spec": {"volumes": [{"name": "checkpoints", "emptyDir": {}}]}},
-        "spec.volumes[checkpoints]` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"volumes": [{"name": "shared-memory", "emptyDir": {}}]}},
-        "spec.volumes[shared-memory]` must stay as the operator sets it: use `sharedMemory`",
-    ),
-    (
-        {"spec": {"initContainers": [SIDECAR | {"image": "x"}]}},
-        "spec.initContainers[tuning-sidecar].image` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"initContainers": [SIDECAR | {"args": ["x"]}]}},
-        "spec.initContainers[tuning-sidecar].args` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"initContainers": [SIDECAR | {"env": [{"name": "TUNING_ATTEMPT", "value": "9"}]}]}},
-        "spec.initContainers[tuning-sidecar].env[TUNING_ATTEMPT]` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"args": ["ray start --head"]}]}},
-        "spec.containers[ray-head].args` must not start Ray: KubeRay does, after this; leave that part out",
-    ),
-    # Labels by which the operator and KubeRay find the pods.
-    (
-        {"metadata": {"labels": {"agenttuning.io/run-uid": "x"}}},
-        "metadata.labels.agenttuning.io/run-uid` must stay as the operator sets it: leave it out",
-    ),
-    (
-        {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}},
-        "metadata.labels.app.kubernetes.io/managed-by` must stay as the operator sets it: leave it out",
-    ),
-    *(
-        (
-            {"metadata": {kind: {key: "x"}}},
-            f"metadata.{kind}.{key}` must not be set: it steers the operator or KubeRay; leave it out",
-        )
-        for kind, key in (
-            ("labels", "ray.io/identifier"),
-            ("labels", "agenttuning.io/other"),
-            ("labels", "app.kubernetes.io/created-by"),
-            ("annotations", "ray.io/overwrite-container-cmd"),
-        )
-    ),
-    (
-        {"metadata": {"name": "x"}},
-        "metadata.name` must not be set: only labels and annotations can be; leave it out",
-    ),
-    # Nonsense.
-    ({"kind": "Pod"}, "kind` is no part of a pod template: put it below `metadata` or `spec`"),
-    ({"metadata": {"labels": {"team": 3}}}, "metadata.labels.team` must be a text: put it in quotes"),
-    ({"metadata": {"labels": "x"}}, "metadata.labels` must be an object, or null to remove it"),
-    ({"spec": []}, "spec` must be an object, or null to remove it"),
-    ({"spec": {"containers": {"ray-head": {}}}}, "spec.containers` must be a list of objects, or null to remove it"),
-    ({"spec": {"containers": ["x"]}}, "spec.containers` must be a list of objects, or null to remove it"),
-    (
-        {"spec": {"containers": [{"image": "x"}]}},
-        "spec.containers` each entry must have `name`, by which it is merged: add it",
-    ),
-    (
-        {"spec": {"containers": [RAY | {"volumeMounts": [{"name": "x"}]}]}},
-        "spec.containers[ray-head].volumeMounts` each entry must have `mountPath`, by which it is merged: add it",
-    ),
-    ({"spec": {"tolerations": "all"}}, "spec.tolerations` must be a list of objects, or null to remove it"),
-    ({"spec": {"restartPolicy": {"a": 1}}}, "spec.restartPolicy` must not be an object"),
-]
-
-
-@pytest.mark.parametrize(("patch", "sentence"), REFUSED, ids=[json.dumps(patch)[:60] for patch, _ in REFUSED])
-def test_a_patch_is_refused_with_its_place_and_what_to_change(patch: Any, sentence: str) -> None:
-    run = with_patch(patch)
-    assert pod_template.problems(run, some_settings()) == (f"`{HEAD}.{sentence}",)
-    with pytest.raises(PatchRefused):
-        pod_template.head(run, some_settings(), 1, None)
-
-
-def test_the_sidecars_variables_cannot_be_removed_together() -> None:
-    run = with_patch({"spec": {"initContainers": [SIDECAR | {"env": None}]}})
-    places = [text.split("`")[1].rsplit(".", 1)[1] for text in pod_template.problems(run, some_settings())]
-    assert places == ["env[TUNING_RUN_DOCUMENT]", "env[TUNING_ATTEMPT]"]
-
-
-def test_a_head_may_have_a_container_called_like_a_workers() -> None:
-    assert pod_template.problems(with_patch({"spec": {"containers": [{"name": "ray-worker"}]}}), some_settings()) == ()
 
 
 def test_all_problems_of_head_and_workers_are_told() -> None:

@@ -5,15 +5,25 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import a_run_object, some_settings
-from tuning_operator.api.v1alpha1 import TuningRun
+from tests.builders import some_settings
+from tests.unit.desired.patches import with_patch
 from tuning_operator.desired import pod_template, pods
 
 KEYS = (
     *("metadata", "labels", "annotations", "spec", "containers", "initContainers", "volumes", "volumeMounts", "env"),
     *("name", "mountPath", "ports", "hostPort", "resources", "limits", "requests", "nvidia.com/gpu", "securityContext"),
     *("privileged", "capabilities", "add", "drop", "runAsUser", "tolerations", "imagePullSecrets", "hostPath"),
-    *("restartPolicy", "image", "command", "args", "readinessProbe", "nodeSelector", "affinity", "ray.io/cluster"),
+    *(
+        "restartPolicy",
+        "image",
+        "command",
+        "args",
+        "readinessProbe",
+        "nodeSelector",
+        "affinity",
+        "ray.io/cluster",
+        "$patch",
+    ),
 )
 WORDS = (
     "ray-head",
@@ -100,7 +110,10 @@ plausible = st.fixed_dictionaries(
                 "initContainers": st.lists(
                     st.fixed_dictionaries(
                         {"name": names},
-                        optional={"env": st.none() | st.lists(variables, max_size=2), "image": st.just("x:1")},
+                        optional={
+                            "env": st.none() | st.lists(variables, max_size=2),
+                            "$patch": st.sampled_from(("replace", "delete")),
+                        },
                     )
                 ),
             },
@@ -112,9 +125,7 @@ plausible = st.fixed_dictionaries(
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(patch=patches | plausible)
 def test_a_patch_is_refused_in_words_or_leaves_what_is_ours(patch: Any) -> None:
-    document = a_run_object(cluster={"head": {}})
-    document["spec"]["cluster"]["head"]["podTemplatePatch"] = patch
-    run, installation = TuningRun.from_object(document), some_settings()
+    run, installation = with_patch(patch), some_settings()
     found = pod_template.problems(run, installation)
     assert all(text.startswith("`spec.cluster.head.podTemplatePatch") for text in found)
     if found:
