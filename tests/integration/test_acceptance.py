@@ -226,6 +226,8 @@ def seen(operator: OperatorProcess) -> dict[str, Seen]:
         for case in HEALING:
             if case.name not in healed and stages[case.name].status["phase"] == "Starting":
                 healed[case.name] = time.monotonic() - began[case.name]
+    latest = max(seconds for _, seconds in told.values())
+    print(f"told after {latest:.2f} s at most, healed after {max(healed.values()):.2f} s at most")
     return {
         case.name: Seen(
             stages[case.name], *told[case.name], healed.get(case.name), operator.requests(stages[case.name].namespace)

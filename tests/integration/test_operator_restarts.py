@@ -121,22 +121,6 @@ def test_lost_history_is_listed_again_and_compared(
     assert operator.writes(stage.namespace)["create", "jobs"] == 1
 
 
-def test_kuberay_may_come_later(another_operator: MakeOperator, control_plane: ControlPlane, stage: Stage) -> None:
-    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rayclusters.ray.io"
-    saved = stage.api.get(crd)
-    stage.api.request("DELETE", crd)
-    try:
-        wait_for("gone CRD", lambda: stage.api.found(crd) is None, 30)
-        another_operator(WATCH_NAMESPACE=stage.namespace).start()
-        stage.apply()
-        assert stage.wait_for_phase("Rejected")["reason"] == "KubeRayMissing"
-    finally:
-        metadata = {"name": saved["metadata"]["name"], "annotations": saved["metadata"].get("annotations", {})}
-        spec = {key: saved[key] for key in ("apiVersion", "kind", "spec")}
-        stage.api.request("POST", crd.rpartition("/")[0], spec | {"metadata": metadata})
-    stage.wait_for_phase("Starting", 60)
-
-
 def test_an_idle_operator_is_small_and_reacts_at_once(another_operator: MakeOperator, stage: Stage) -> None:
     operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
     stage.walk_to_running()
