@@ -1,5 +1,6 @@
 """The CRD: complete, documented, bounded, and the same on disk as the models say."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,11 @@ def test_the_copy_in_the_chart_is_the_crd_with_a_switch_and_kept_on_uninstall() 
     copy = yaml.safe_load("\n".join(lines[2:-1]))
     assert copy["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert copy == yaml.safe_load((ROOT / crd.CRD_FILE).read_text())
+
+
+def test_kubectl_can_keep_the_whole_crd_in_its_annotation() -> None:
+    """`kubectl apply` writes the object into an annotation, and all annotations together may have 256 KiB."""
+    assert len(json.dumps(crd.definition())) < 200 * 1024
 
 
 def test_helm_finds_nothing_to_execute_in_the_crd() -> None:

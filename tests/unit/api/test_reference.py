@@ -35,9 +35,12 @@ def test_a_stale_page_is_shown_as_a_difference_and_written_anew(
     assert reference.main(["--check"], tmp_path) == 0
 
 
-def test_every_link_on_the_page_leads_to_a_heading() -> None:
+def test_every_link_on_the_page_leads_to_a_heading_or_a_page() -> None:
     wanted = set(re.findall(r"\]\(#([^)]+)\)", PAGE))
     assert wanted - anchors(PAGE) == set()
+    files = re.findall(r"\]\(([^)#]+)\)", PAGE)
+    assert files
+    assert [file for file in files if not (ROOT / reference.PAGE.parent / file).exists()] == []
 
 
 def test_every_field_rule_override_and_algorithm_is_on_the_page() -> None:
