@@ -30,6 +30,8 @@ class Patience:
 
     poll: float = 3.0
     """Between two looks at Ray's nodes."""
+    again: float = 10.0
+    """Until a node is tried again on which the workers could not be started."""
     without_nodes: float = 120.0
     """Without any node, until the run fails."""
 
@@ -88,6 +90,8 @@ class RayWorkerPool:
         self._known: dict[str, RayNode] = {}
         """Nodes with an actor, loaded or not."""
         self._ready: dict[str, RayNode] = {}
+        self._not_before: dict[str, float] = {}
+        """When a node on which the workers could not be started is tried again, on the monotonic clock."""
         self._change = asyncio.Event()
         """Set while there is a node, or none to be waited for."""
         self._since = 0.0
@@ -175,6 +179,7 @@ class RayWorkerPool:
         del self._known[node.info.id]
         self._background(node.close())
         if self._ready.pop(node.info.id, None) is None:
+            self._not_before[node.info.id] = time.monotonic() + self._patience.again
             _LOG.warning("no episode workers on node %s: %s", node.info.address, reason)
             return
         if not self._ready:
@@ -225,7 +230,7 @@ class RayWorkerPool:
                 if identity not in alive:
                     self.lose(node, "Ray calls it dead")
             for identity, info in alive.items():
-                if identity not in self._known:
+                if identity not in self._known and time.monotonic() >= self._not_before.get(identity, 0.0):
                     self._background(self._take_up_again(info))
 
     async def _take_up_again(self, info: NodeInfo) -> None:

@@ -111,7 +111,7 @@ def open_model(address: ModelAddress, agentscope: bool) -> tuple[Any, Callable[[
         return ChatModel(address), _nothing_to_close
     import httpx
 
-    # The gateway is on this machine: no proxy from the environment, no TLS context, no time-out but the episode's.
+    # The gateway is inside the run: no proxy from the environment, no TLS context, no time-out but the episode's.
     client = httpx.AsyncClient(trust_env=False, verify=False, timeout=None)  # noqa: S113, S501
     return _agentscope_model(address, client), client.aclose
 

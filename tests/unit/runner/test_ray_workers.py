@@ -53,7 +53,7 @@ def said() -> list[str]:
 
 
 def a_ray_pool(said: list[str], without_nodes: float = 60.0) -> Callable[[WorkerSettings], RayWorkerPool]:
-    return lambda settings: RayWorkerPool(settings, said.append, Patience(poll=0.2, without_nodes=without_nodes))
+    return lambda settings: RayWorkerPool(settings, said.append, Patience(0.2, again=2.0, without_nodes=without_nodes))
 
 
 @pytest_asyncio.fixture(scope="class", loop_scope="class")
@@ -141,16 +141,26 @@ async def test_nodes_whose_judges_are_not_the_same_are_a_config_error(local_ray:
     await pool.stop()
 
 
-def test_a_host_with_episode_nodes_serves_the_model_on_the_nodes_address(local_ray: LocalRay) -> None:
-    workflow = WorkflowSettings(f"{AGENTS}:answers", f"{AGENTS}:exact")
+async def test_a_host_with_episode_nodes_serves_the_model_on_its_nodes_address_and_prints_what_they_print(
+    local_ray: LocalRay, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflow = WorkflowSettings(f"{AGENTS}:prints", f"{AGENTS}:exact")
     host = EpisodeHost(a_run_document(workflow=workflow, cluster=ExpectedCluster(3, 0, 2)), 1)
-    policy = ScriptedPolicy()
     host.load_user_code().result()
-    host.serve(policy, CharacterRenderer())
+    host.serve(ScriptedPolicy(), CharacterRenderer())
     batch = EpisodeBatch(step=1, tasks=[TASK], group_size=4, policy_version=0, sampling=Sampling())
     assert [result.record.reward for result in host.run(batch)] == [1.0] * 4
     assert host._gateway is not None
     assert host._gateway.url.startswith(f"http://{ray_cluster.own_address()}:")
+    printed = ""
+
+    def all_printed() -> bool:
+        nonlocal printed
+        printed += capsys.readouterr().out
+        return "an agent was asked hi" in printed
+
+    await until(all_printed)
+    assert "episode workers on 2 nodes" in printed
     host.close()
     assert workers_of(local_ray) == []
 
@@ -213,13 +223,31 @@ async def test_an_actor_that_dies_alone_leaves_nothing_behind_and_its_node_is_us
         assert len({record.reward for record in again}) == 2
 
 
+async def test_a_node_that_cannot_load_the_code_harms_nobody_until_no_other_is_left(
+    local_ray: LocalRay, caplog: pytest.LogCaptureFixture
+) -> None:
+    for node in local_ray.nodes:
+        (node.modules / "agent_of_old_nodes.py").write_text("async def run(task, model): raise ValueError('ran')")
+    old = list(local_ray.nodes)
+    pool = a_ray_pool([], without_nodes=1.0)
+    async with a_bench("run", judge=None, module="agent_of_old_nodes", max_attempts=3, make_pool=pool) as bench:
+        local_ray.add()
+        await until(lambda: "there is no module agent_of_old_nodes" in caplog.text)
+        (result,) = await bench.run([TASK])
+        assert result.record.outcome is Outcome.AGENT_ERROR
+        for node in old:
+            local_ray.kill(node)
+        with pytest.raises(EntrypointError, match="there is no module agent_of_old_nodes"):
+            await bench.run([TASK], step=4)
+
+
 async def test_a_run_without_any_node_fails_as_a_lost_worker_that_says_where_to_look(local_ray: LocalRay) -> None:
     policy = HeldPolicy()
-    options: dict[str, Any] = {"policy": policy, "size": 2, "max_attempts": 3, "seconds": 60.0}
+    options: dict[str, Any] = {"policy": policy, "size": 1, "max_attempts": 3, "seconds": 60.0}
     async with a_bench("scripted", make_pool=a_ray_pool([], without_nodes=1.0), **options) as bench:
         policy.free.set()
         running = asyncio.create_task(bench.run([TASK, TASK | {"does": "loop"}]))
-        await until(lambda: len(policy.requests) == 2 and bench.gateway.open_sessions == 1)
+        await until(lambda: len(policy.requests) == 2)
         for node in list(local_ray.nodes):
             local_ray.kill(node)
         with pytest.raises(RunError, match=r"for 1 s: see why the pods of `cluster.workers` do not run") as caught:

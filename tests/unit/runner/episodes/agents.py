@@ -38,6 +38,11 @@ async def without_judge(task: Task, model: Any) -> WorkflowOutput:
     return WorkflowOutput(reward=task["reward"])
 
 
+async def prints(task: Task, model: Any) -> WorkflowOutput:
+    print(f"an agent was asked {task['question']}", flush=True)
+    return await answers(task, model)
+
+
 async def tells_its_node(task: Task, model: Any) -> WorkflowOutput:
     """The reward is the process that forked this worker: one on each node."""
     await model([{"role": "user", "content": task["question"]}])
