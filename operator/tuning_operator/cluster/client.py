@@ -142,6 +142,7 @@ class ApiClient:
         Returns:
             The document, None when it still is the known one, and its tag.
         """
+        await self._held()
         path, kind, began, code = f"/openapi/v3/apis/{group}/{version}", "openapi", time.monotonic(), 0
         try:
             async with self._open("GET", path, headers={"If-None-Match": known} if known else {}) as response:

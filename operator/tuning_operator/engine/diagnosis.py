@@ -148,7 +148,8 @@ def _is_vital(pod: PodView, container: str, world: World) -> bool:
         return True
     if pod.component == meta.COMPONENT_WORKER:
         # Where workers only run episodes the others go on; the runner gives up when none is left.
-        return ENGINES[world.run.spec.engine.type].trains_on_workers
+        engine = ENGINES.get(world.run.spec.engine.type)
+        return engine is None or engine.trains_on_workers
     # Without the sidecar only figures are missing.
     return container != SIDECAR_CONTAINER
 

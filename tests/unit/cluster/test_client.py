@@ -143,3 +143,20 @@ async def test_a_watch_that_is_refused_reads_the_token_again(tmp_path: Path) -> 
         token.write_text("second\n")
         await client.get(PODS, "ml", "a")
     assert [request.headers["Authorization"] for request in server.requests] == ["Bearer first", "Bearer second"]
+
+
+async def test_a_strict_create_lets_the_server_refuse_unknown_fields() -> None:
+    server = FakeServer(answers=[web.json_response({}), web.json_response({})])
+    async with server.client() as client:
+        await client.create(RAY_CLUSTERS, "ml", {"kind": "RayCluster"}, strict=True)
+        await client.create(JOBS, "ml", {"kind": "Job"})
+    assert [dict(request.query) for request in server.requests] == [{"fieldValidation": "Strict"}, {}]
+
+
+async def test_a_schema_that_is_known_is_not_sent_again() -> None:
+    document = web.json_response({"components": {}}, headers={"ETag": '"1"'})
+    server, seen = FakeServer(answers=[document, web.Response(status=304, headers={"ETag": '"1"'})]), Counted()
+    async with server.client(seen) as client:
+        assert await client.schemas("ray.io", "v1") == ({"components": {}}, '"1"')
+        assert await client.schemas("ray.io", "v1", '"1"') == (None, '"1"')
+    assert seen.seen == [("get", "openapi", 200), ("get", "openapi", 304)]
