@@ -88,7 +88,7 @@ def test_runs_from_a_hub_download_once_and_another_run_goes_on_from_what_came_ou
     assert refusal["reason"] == "RunNotFinished"
     assert "hub-first" in refusal["message"]
     first = succeeds(installation, "hub-first")
-    assert MODEL in first["status"]["display"]["model"]
+    assert first["status"]["display"]["model"] == "tiny"
     assert (downloads(hub, "model.safetensors"), downloads(hub, "train.jsonl")) == (1, 1)
     assert succeeds(installation, "chained")["status"]["progress"]["step"] == 2
     start(installation, a_run_from_the_hub(installation, "hub-second"))

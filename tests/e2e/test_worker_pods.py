@@ -51,7 +51,7 @@ def test_episodes_run_in_the_worker_pods_and_nowhere_else(installation: Installa
 
 
 def test_a_run_survives_the_loss_of_a_worker_pod_and_uses_the_one_that_replaces_it(installation: Installation) -> None:
-    start(installation, *a_run_with_workers(installation, "lost-worker", 60))
+    start(installation, *a_run_with_workers(installation, "lost-worker", 50))
     wait_for_step(installation, "lost-worker", 3)
     before = workers_of(installation, "lost-worker")
     assert len(before) == 2
@@ -59,7 +59,7 @@ def test_a_run_survives_the_loss_of_a_worker_pod_and_uses_the_one_that_replaces_
     installation.cluster.kubectl("delete", "pod", lost, "--namespace", installation.namespace, "--wait=false")
     after = wait_for("its successor", lambda: both(workers_of(installation, "lost-worker") - {lost}), 90)
     run = succeeds(installation, "lost-worker", 300)
-    assert run["status"]["progress"]["step"] == 60
+    assert run["status"]["progress"]["step"] == 50
     assert run["status"]["attempt"]["number"] == 1
     assert marks(installation, run) == before | after
 
