@@ -18,8 +18,8 @@ KEYS = (
 )
 OURS = (
     "`name` must not be a variable that the operator or KubeRay sets, which are TUNING_* and FQ_RAY_IP, HF_HOME, "
-    "PYTHONPATH, RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_CLUSTER_NAME, RAY_PORT, RAY_USAGE_STATS_ENABLED: "
-    "choose another"
+    "PYTHONPATH, RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN, RAY_CLUSTER_NAME, RAY_PORT, RAY_REDIS_ADDRESS, "
+    "RAY_USAGE_STATS_ENABLED, RAY_enable_autoscaler_v2, REDIS_USERNAME: choose another"
 )
 MOUNT = (
     "`mountPath` must not be, be in or hold a folder of the operator's, which are /dev/shm, /etc/agent-tuning, "

@@ -31,9 +31,13 @@ RESERVED_VARIABLES = (
     "RAY_AUTH_TOKEN",
     "RAY_CLUSTER_NAME",
     "RAY_PORT",
+    "RAY_REDIS_ADDRESS",
     "RAY_USAGE_STATS_ENABLED",
+    "RAY_enable_autoscaler_v2",
+    "REDIS_USERNAME",
 )
-"""Variables that the operator or KubeRay sets in the Ray containers."""
+"""Variables that the operator or KubeRay sets in the Ray containers, and those for which KubeRay refuses a head by an
+Event alone, so that the run would wait for ever."""
 
 IMAGE_PATTERN = r"^\S+$"
 URL_PATTERN = r"^https?://\S+$"
