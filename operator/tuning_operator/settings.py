@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuning_contract.environment import CA_VARIABLES, HUB_HOME
-from tuning_operator.api.model import CONFIG_KEY_PATTERN, DNS_LABEL_PATTERN, DNS_SUBDOMAIN_PATTERN, LABEL_PATTERN
+from tuning_operator.api.model import (
+    CONFIG_KEY_PATTERN,
+    DNS_LABEL_PATTERN,
+    DNS_SUBDOMAIN_PATTERN,
+    LABEL_PATTERN,
+    LABEL_VALUE_PATTERN,
+)
 from tuning_operator.api.v1alpha1_execution import RESERVED_VARIABLES, DeletionPolicy
 from tuning_operator.errors import SettingsError
 
@@ -25,6 +31,13 @@ _POOL_NAME = rf"(?=.{{1,63}}$){DNS_LABEL_PATTERN}"
 _RESOURCE = rf"(?=[^/]+/){LABEL_PATTERN}"
 """Kubernetes has no extended resource without a domain."""
 _OBJECT_NAME = rf"({DNS_SUBDOMAIN_PATTERN})?"
+_LABEL_KEY = rf"(?=.{{1,317}}$)(?!.{{254,}}/){LABEL_PATTERN}"
+_LABEL_ADVICE = (
+    "use a name such as team or example.com/team, with at most 63 letters, digits, hyphens, underscores and dots after "
+    "the slash"
+)
+_LABEL_VALUE = rf"(?=.{{0,63}}$){LABEL_VALUE_PATTERN}"
+_LABEL_VALUE_ADVICE = "use at most 63 letters, digits, hyphens, underscores and dots, the first and last no sign"
 _VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
 
 
@@ -158,7 +171,7 @@ def _node_pool(value: "_Value") -> NodePool:
     value.must_only_have("name", "nodeSelector", "tolerations", "resourceName", "maxGPUsPerNode")
     return NodePool(
         name=value.at("name").text(_POOL_NAME, "use 1 to 63 small letters, digits and hyphens"),
-        node_selector=value.at("nodeSelector").texts(),
+        node_selector=value.at("nodeSelector").labels(),
         tolerations=tuple(_toleration(item) for item in value.at("tolerations").items()),
         resource_name=value.at("resourceName").text(
             _RESOURCE, f"name a resource, such as {GPU_RESOURCE}", GPU_RESOURCE
@@ -260,9 +273,12 @@ class _Value:
             raise _Value(self.path, found).wrong(advice)
         return found
 
-    def texts(self) -> Mapping[str, str]:
-        """The entries of an object of texts."""
-        return {key: self.at(key).text() for key in self.entries()}
+    def labels(self) -> Mapping[str, str]:
+        """The entries of an object of labels."""
+        for key in self.entries():
+            if not re.fullmatch(_LABEL_KEY, key):
+                raise SettingsError(f"{self.path} has the key {json.dumps(key)}: {_LABEL_ADVICE}")
+        return {key: self.at(key).text(_LABEL_VALUE, _LABEL_VALUE_ADVICE) for key in self.entries()}
 
     def count_or_none(self) -> int | None:
         """A whole number, 0 among them."""

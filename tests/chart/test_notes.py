@@ -35,8 +35,10 @@ def test_the_next_steps_name_the_release_that_was_made() -> None:
 def test_with_one_namespace_every_command_names_it() -> None:
     text = notes("watchNamespace=ml")
     assert "serves the namespace ml." in text
-    commands = [line.strip() for line in text.splitlines() if line.startswith("     kubectl") and "trun" in line]
-    assert all("--namespace ml" in line for line in commands)
+    lines = [line.strip() for line in text.splitlines() if line.startswith("     kubectl")]
+    commands = [line for line in lines if "tuningrun" in line and " explain " not in line]
+    assert len(commands) == 4, "kubectl apply twice, get and describe"
+    assert all("--namespace ml" in line for line in commands), commands
     assert "--all-namespaces" not in text
 
 

@@ -1,6 +1,7 @@
 """The pages on installing and on node pools show values that the chart takes, and a run that the API takes."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from tests.builders import a_run
 from tests.chart.test_values import installed
+from tests.cluster import binaries
 from tests.harness import ROOT
 from tuning_operator.settings import CaBundle, NodePool, Settings
 
@@ -52,9 +54,20 @@ def test_the_run_of_the_page_asks_for_pools_that_it_has_defined_and_for_no_more_
 
 
 def test_every_example_of_the_page_on_installing_can_be_installed(tmp_path: Path) -> None:
-    namespaced, storage, proxy, cache = (settings_of(example, tmp_path) for example in blocks("install.md"))
+    namespaced, storage, proxy, patience, cache = (settings_of(example, tmp_path) for example in blocks("install.md"))
     assert namespaced.watch_namespace == "ml"
     assert storage.defaults.storage_class_name == "fast"
     assert set(proxy.defaults.env) == {"HTTPS_PROXY", "HF_ENDPOINT"}
     assert proxy.defaults.ca_bundle == CaBundle("authorities", "ca.crt")
+    assert patience.startup_patience_seconds == 600
     assert cache.defaults.hub_cache_claim == "hub"
+
+
+def test_the_pages_upgrade_with_options_that_helm_has_and_never_with_the_images_of_the_old_chart() -> None:
+    helm = str(binaries.clients() / "helm")
+    usage = subprocess.run([helm, "upgrade", "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    for page in ("use-node-pools.md", "install.md"):
+        (command,) = re.findall(r"^helm upgrade(?: .*\\\n)* .*$", (PAGES / page).read_text(), re.MULTILINE)
+        options = set(re.findall(r"--[a-z-]+", command))
+        assert {option for option in options if f" {option} " not in usage} == set()
+        assert "--reuse-values" not in options

@@ -38,6 +38,7 @@ defaults:
   - {name: MOTTO, value: "a < b && 'c' \\"d\\" {{ e }} \\u00fc \\n $(LOG_LEVEL) $$ f"}
   caBundle: {configMap: authorities, key: all.pem}
   huggingFaceCache: {claimName: hub}
+  startupPatienceSeconds: 3600
 """
 
 
@@ -111,11 +112,13 @@ def test_the_operator_reads_every_value_as_it_was_written(tmp_path: Path) -> Non
             ca_bundle=CaBundle("authorities", "all.pem"),
             hub_cache_claim="hub",
         ),
+        startup_patience_seconds=3600,
     )
 
 
 def test_a_value_that_is_taken_away_is_the_operators_default() -> None:
     assert installed("nodePools=null", "defaults=null") == installed()
+    assert installed("defaults.startupPatienceSeconds=null") == installed()
 
 
 @pytest.mark.parametrize("path", ["", *OBJECTS])
@@ -146,6 +149,7 @@ def test_a_misspelt_value_is_refused_by_its_name_at_every_level(path: str) -> No
         ("defaults.env[0].name=A", "at '/defaults/env/0': missing property 'value'"),
         ("defaults.env[0].value=1", "at '/defaults/env/0/value': got number, want string"),
         ("defaults.storageClassName=Fast", "at '/defaults/storageClassName': 'Fast' does not match pattern"),
+        ("defaults.startupPatienceSeconds=0", "at '/defaults/startupPatienceSeconds': minimum: got 0, want 1"),
         ("images.operator=", "at '/images/operator': minLength: got 0, want 1"),
         ("images.pullSecrets[0]=", "at '/images/pullSecrets/0': minLength: got 0, want 1"),
     ],

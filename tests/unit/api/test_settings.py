@@ -122,6 +122,19 @@ def test_a_bundle_has_the_usual_key_unless_it_says_another() -> None:
             A100 | {"nodeSelector": {"gpu": True}},
             "nodePools[0].nodeSelector.gpu is true: a text is needed: put it in quotes",
         ),
+        *(
+            (
+                A100 | {"nodeSelector": {key: "x"}},
+                f'nodePools[0].nodeSelector has the key "{key}": use a name such as team or example.com/team, with at '
+                "most 63 letters, digits, hyphens, underscores and dots after the slash",
+            )
+            for key in ("a b", "a/b/c", "", "x" * 64, "a" * 254 + "/b")
+        ),
+        (
+            A100 | {"nodeSelector": {"gpu": "a b"}},
+            'nodePools[0].nodeSelector.gpu is "a b": use at most 63 letters, digits, hyphens, underscores and dots, '
+            "the first and last no sign",
+        ),
         (A100 | {"tolerations": TAINT}, f"nodePools[0].tolerations is {json.dumps(TAINT)}: a list is needed"),
         (
             A100 | {"tolerations": [{"kye": "gpu"}]},
