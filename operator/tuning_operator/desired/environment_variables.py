@@ -4,7 +4,7 @@ Used by the builders of pods. Later ones win: what every run gets, then `workflo
 loses to all of them, as Kubernetes has it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tuning_contract import environment
 from tuning_operator.api.v1alpha1 import TuningRun
@@ -18,6 +18,15 @@ from tuning_operator.settings import CaBundle, Settings
 _NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
 """NVIDIA's container runtime shows every GPU of the node to an image that is built on CUDA unless it is told not to:
 a pod that asks for none would then train on one that the scheduler gives to others."""
+
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+"""Of a run that has all it needs: the libraries of the hub then look into the pod's own files only, and do not wait for
+a hub that a cluster may not reach."""
+
+_PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}
+_NO_PROXY = "NO_PROXY"
+_INSIDE = "localhost,127.0.0.1,::1,.svc,.cluster.local"
+"""Hosts that no proxy outside the cluster can reach."""
 
 
 def plain(values: Mapping[str, str]) -> list[Manifest]:
@@ -39,9 +48,11 @@ def of_ray(run: TuningRun, settings: Settings, pod: PodSpec, tokens: Mapping[str
         pod: the head or the worker group.
         tokens: Secrets, by the name of the variable that gets each.
     """
-    every = (_NO_GPU if pod.gpus == 0 else {}) | authorities(settings.defaults.ca_bundle) | dict(settings.defaults.env)
+    every = (_NO_GPU if pod.gpus == 0 else {}) | ({} if sources.uses_hub(run) else _OFFLINE)
+    every = every | authorities(settings.defaults.ca_bundle) | dict(settings.defaults.env)
     entries = {entry["name"]: entry for entry in plain(every)}
     entries |= {entry.name: _own(entry) for entry in run.spec.workflow.env}
+    entries |= {entry["name"]: entry for entry in plain(_past_the_proxy(entries.keys()))}
     entries |= {entry["name"]: entry for entry in plain(_ours(run, settings))}
     entries |= {name: _from_secret(name, reference) for name, reference in tokens.items()}
     return list(entries.values())
@@ -50,6 +61,15 @@ def of_ray(run: TuningRun, settings: Settings, pod: PodSpec, tokens: Mapping[str
 def from_objects(run: TuningRun) -> list[Manifest]:
     """`envFrom` of the Ray containers."""
     return [_whole(source) for source in run.spec.workflow.env_from]
+
+
+def _past_the_proxy(given: Collection[str]) -> dict[str, str]:
+    """What a proxy must not be asked for, where there is one and nobody has said it.
+
+    Libraries read either spelling, and most let the small one win: both are set, or, beside one that is given, none.
+    """
+    names = {name.upper() for name in given}
+    return {} if names.isdisjoint(_PROXIES) or _NO_PROXY in names else {_NO_PROXY: _INSIDE, _NO_PROXY.lower(): _INSIDE}
 
 
 def _ours(run: TuningRun, settings: Settings) -> dict[str, str]:

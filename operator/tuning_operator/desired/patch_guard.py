@@ -127,7 +127,9 @@ def _is_the_users(path: Path) -> bool:
             return True
         case ("spec", "securityContext", "runAsUser" | "runAsGroup" | "fsGroup" | "fsGroupChangePolicy"):
             return True  # A platform may give each namespace users of its own.
-        case ("spec", container, "imagePullPolicy" | "readinessProbe" | "envFrom") if container in _RAY:
+        case ("spec", container, "imagePullPolicy" | "readinessProbe" | "livenessProbe" | "envFrom") if (
+            container in _RAY
+        ):
             return True
         case ("spec", entry):
             return entry.startswith(f"volumes[{USER_PREFIX}")

@@ -1,8 +1,8 @@
 """Pod templates of the Ray cluster: the head, which trains with the metrics sidecar beside it, and its workers.
 
 Used by `pod_template`, which merges a run's patch into them. KubeRay adds what is not set here: the command, the
-liveness probe, the token of the cluster; to a worker an init container, too, that waits for the head with the Ray
-container's image, variables, mounts and security context, so that a restricted namespace takes it.
+token of the cluster; to a worker an init container, too, that waits for the head with the Ray container's image,
+variables, mounts and security context, so that a restricted namespace takes it.
 """
 
 from collections.abc import Mapping
@@ -94,15 +94,23 @@ def _ray(
         "resources": fragments.resources(pod.cpu, pod.memory, {scheduling.gpu_resource(pod, settings): pod.gpus}),
         "securityContext": fragments.container_security(read_only_root=False),
         # KubeRay's own probe asks the same from the tenth second on, which alone doubles the time to a ready head.
-        "readinessProbe": {
-            "httpGet": {"path": "/api/healthz", "port": AGENT_PORT},
-            "initialDelaySeconds": 1,
-            "periodSeconds": 1,
-            "timeoutSeconds": 5,
-            "failureThreshold": 10,
-        },
+        "readinessProbe": _probe(delay=1, period=1, failures=10),
+        # As KubeRay 1.6's own. That of 1.5 runs wget in the container, which obeys a proxy that the run's variables
+        # name: it would kill every such pod after ten minutes.
+        "livenessProbe": _probe(delay=30, period=5, failures=120),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts.volume_mounts(seen),
+    }
+
+
+def _probe(*, delay: int, period: int, failures: int) -> Manifest:
+    """The kubelet asks Ray's agent for its health; delay and period in seconds."""
+    return {
+        "httpGet": {"path": "/api/healthz", "port": AGENT_PORT},
+        "initialDelaySeconds": delay,
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
     }
 
 

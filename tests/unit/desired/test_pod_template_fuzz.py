@@ -19,6 +19,7 @@ KEYS = (
         "command",
         "args",
         "readinessProbe",
+        "livenessProbe",
         "nodeSelector",
         "affinity",
         "ray.io/cluster",

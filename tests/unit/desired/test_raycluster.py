@@ -5,7 +5,7 @@ from typing import Any
 from tests.builders import UID, a_model_source, a_run, some_settings
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.desired import raycluster
-from tuning_operator.settings import CaBundle, NodePool, RunDefaults, Settings
+from tuning_operator.settings import NodePool, RunDefaults, Settings
 
 LABELS = {
     "app.kubernetes.io/managed-by": "agent-tuning-operator",
@@ -39,6 +39,8 @@ RAY = {
     "imagePullPolicy": "IfNotPresent",
     "env": [
         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+        {"name": "HF_HUB_OFFLINE", "value": "1"},
+        {"name": "HF_DATASETS_OFFLINE", "value": "1"},
         {"name": "TUNING_RUN_DOCUMENT", "value": "/etc/agent-tuning/run/run.json"},
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
     ],
@@ -50,6 +52,13 @@ RAY = {
         "periodSeconds": 1,
         "timeoutSeconds": 5,
         "failureThreshold": 10,
+    },
+    "livenessProbe": {
+        "httpGet": {"path": "/api/healthz", "port": 52365},
+        "initialDelaySeconds": 30,
+        "periodSeconds": 5,
+        "timeoutSeconds": 5,
+        "failureThreshold": 120,
     },
     "terminationMessagePolicy": "FallbackToLogsOnError",
     "volumeMounts": [RUN_MOUNT, CHECKPOINT_MOUNT, {"name": "shared-memory", "mountPath": "/dev/shm"}],
@@ -314,7 +323,9 @@ def test_the_claim_of_another_runs_model_is_mounted_read_only() -> None:
     assert {"name": "source-0", "persistentVolumeClaim": {"claimName": "base-b1946a"}} in built["volumes"]
 
 
-FROM_HUB = {"model": {"image": None, "huggingFace": {"repo": "a/b", "tokenSecretRef": {"name": "hub", "key": "t"}}}}
+FROM_HUB: dict[str, Any] = {
+    "model": {"image": None, "huggingFace": {"repo": "a/b", "tokenSecretRef": {"name": "hub", "key": "t"}}}
+}
 
 
 def test_what_is_downloaded_is_kept_on_the_runs_claim_or_in_the_shared_cache() -> None:
@@ -335,26 +346,6 @@ def test_tokens_are_given_to_the_head_alone() -> None:
     run = a_run(**FROM_HUB, cluster={"workers": [{"name": "a"}]})
     assert "TUNING_TOKEN_MODEL" in names(ray(run)["env"])
     assert "TUNING_TOKEN_MODEL" not in names(worker(run)["template"]["spec"]["containers"][0]["env"])
-
-
-def test_a_runs_variable_wins_over_the_installations_and_ours_over_both() -> None:
-    defaults = RunDefaults(env={"A": "installation", "B": "installation"}, ca_bundle=CaBundle("ca"))
-    env = [
-        {"name": "A", "value": "run"},
-        {"name": "SSL_CERT_FILE", "value": "/own"},
-        {"name": "TUNING_RUN_DOCUMENT", "value": "/evil"},
-    ]
-    built = raycluster.build(a_run(workflow={"env": env}), some_settings(defaults=defaults), 1)
-    container = built["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-    values = {entry["name"]: entry["value"] for entry in container["env"]}
-    assert (values["A"], values["B"], values["SSL_CERT_FILE"]) == ("run", "installation", "/own")
-    assert values["REQUESTS_CA_BUNDLE"] == "/etc/agent-tuning/ca/ca.crt"
-    assert values["TUNING_RUN_DOCUMENT"] == "/etc/agent-tuning/run/run.json"
-
-
-def test_a_value_is_taken_literally_where_kubernetes_would_replace_a_part_of_it() -> None:
-    env = [{"name": "A", "value": "$(HOME) costs 5$"}]
-    assert {"name": "A", "value": "$$(HOME) costs 5$$"} in ray(a_run(workflow={"env": env}))["env"]
 
 
 def test_what_a_run_wishes_for_all_its_pods_is_on_head_and_workers_but_replaces_nothing_of_ours() -> None:
