@@ -4,6 +4,7 @@ Used by `pod_template` on the merged template. A restricted namespace refuses th
 before anything is made, and in other namespaces as well.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -29,6 +30,10 @@ def _off(value: Any) -> bool:
     return value in (None, False, 0)
 
 
+def _confined(value: Any) -> bool:
+    return value != "Unconfined"
+
+
 # Keys, below `spec`, that open the host or give privileges: which values are harmless, and what to do.
 _FORBIDDEN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "hostPath": (_off, "must not be used: mount a claim, a ConfigMap, a Secret or an emptyDir"),
@@ -41,8 +46,29 @@ _FORBIDDEN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "allowPrivilegeEscalation": (_off, "must not be true: leave it out"),
     "runAsNonRoot": (lambda value: value is not False, "must not be false: use an image with a user other than root"),
     "runAsUser": (lambda value: value != 0, "must not be 0, which is root: use another user"),
+    "sysctls": (lambda value: not value, "must be empty: pods do not change the kernel; leave it out"),
+    "resourceClaims": (lambda value: not value, "must not be used: ask for `gpus`, which Ray is told"),
+    "nodeName": (lambda value: value is None, "must not be set: the scheduler chooses the node; use `nodeSelector`"),
+    "activeDeadlineSeconds": (
+        lambda value: value is None,
+        "must not be set: it would end the pod in the middle of the training; leave it out",
+    ),
     "procMount": (lambda value: value in (None, "Default"), "must be Default: leave it out"),
 }
+# Said at these places only, elsewhere the keys mean something else.
+_FORBIDDEN_THERE: dict[Path, tuple[Callable[[Any], bool], str]] = {
+    ("capabilities", "add"): (
+        lambda value: not value,
+        "must be empty: containers get no capabilities; leave it out",
+    ),
+    ("seccompProfile", "type"): (_confined, "must not be Unconfined: leave it out"),
+    ("appArmorProfile", "type"): (_confined, "must not be Unconfined: leave it out"),
+    ("resources", "claims"): (lambda value: not value, "must not be used: ask for `gpus`, which Ray is told"),
+}
+_APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
+"""What `appArmorProfile` was before it was a field; Kubernetes still takes it."""
+_ACCELERATOR = re.compile(r"gpu|^nvidia\.com/|[./](mig-|tpu|npu|neuron|gaudi|ascend)", re.IGNORECASE)
+"""Resources that Ray must be told of. Others, such as those of network cards, may be added."""
 _LABELLED = ("nodeSelector", "affinity", "topologySpreadConstraints")
 """Below these, keys are labels."""
 
@@ -69,6 +95,8 @@ def _metadata(template: Manifest, made: Manifest) -> Iterator[PatchRefused]:
         for key, value in metadata.get(kind, {}).items():
             if not isinstance(value, str):
                 yield PatchRefused(("metadata", kind, key), "must be a text: put it in quotes")
+            if key.startswith(_APPARMOR_ANNOTATION) and value == "unconfined":
+                yield PatchRefused(("metadata", kind, key), "must not be unconfined: leave it out")
             if _is_operators_key(key) and key not in template["metadata"][kind]:
                 advice = "must not be set: it steers the operator or KubeRay; leave it out"
                 yield PatchRefused(("metadata", kind, key), advice)
@@ -167,23 +195,24 @@ def _forbidden(value: Any, path: Path) -> Iterator[PatchRefused]:
         here = (*path, key)
         if len(path) == 1 and key in _LABELLED:
             continue
-        allowed, advice = _FORBIDDEN.get(key, (_anything, ""))
+        allowed, advice = _FORBIDDEN_THERE.get(here[-2:]) or _FORBIDDEN.get(key) or (_anything, "")
         if not allowed(item):
             yield PatchRefused(here, advice)
-        elif here[-2:] == ("capabilities", "add") and item:
-            yield PatchRefused(here, "must be empty: containers get no capabilities; leave it out")
-        elif here[-2:] == ("seccompProfile", "type") and item == "Unconfined":
-            yield PatchRefused(here, "must not be Unconfined: leave it out")
         else:
             yield from _forbidden(item, here)
 
 
 def _in_containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[PatchRefused]:
-    """What a container may not have in addition."""
+    """What a container may not have in addition, and what it must have."""
+    kept = {volume["name"] for volume in old["volumes"] if not volume["name"].startswith(USER_PREFIX)}
+    volumes = kept | {volume["name"] for volume in new.get("volumes") or []}
     for kind in ("containers", "initContainers"):
         before = entries(old.get(kind, []), "name", ("spec", kind))
         for path, container in entries(new.get(kind) or [], "name", ("spec", kind)).items():
             yield from _more_gpus(before.get(path, {}), container, path)
+            yield from _mounts_of_nothing(container, volumes, path)
+            if path not in before and not container.get("image"):
+                yield PatchRefused(path, "must have `image`: say which image this new container runs")
             if path[1] in _RAY and path in before:
                 yield from _reserved_additions(before[path], container, path)
 
@@ -193,8 +222,16 @@ def _more_gpus(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> It
     for kind, wanted in resources.items() if isinstance(resources, Mapping) else ():
         had = old.get("resources", {}).get(kind, {})
         for name in wanted if isinstance(wanted, Mapping) else ():
-            if name not in had and (name.endswith("gpu") or "/mig-" in name):
+            if name not in had and _ACCELERATOR.search(name):
                 yield PatchRefused((*path, "resources", kind, name), "must not be added: use `gpus`, which Ray is told")
+
+
+def _mounts_of_nothing(container: Manifest, volumes: set[str], path: Path) -> Iterator[PatchRefused]:
+    """Mounts without their volume, for which the API server would refuse the pod when the run has been accepted."""
+    for here, mount in entries(container.get("volumeMounts") or [], "mountPath", (*path, "volumeMounts")).items():
+        name = mount.get("name")
+        if not isinstance(name, str) or name not in volumes:
+            yield PatchRefused(here, "must have the `name` of a volume of the pod: add the volume, or correct the name")
 
 
 def _reserved_additions(old: Manifest, new: Manifest, path: Path) -> Iterator[PatchRefused]:
@@ -207,10 +244,16 @@ def _reserved_additions(old: Manifest, new: Manifest, path: Path) -> Iterator[Pa
     for here, mount in entries(new.get("volumeMounts") or [], "mountPath", (*path, "volumeMounts")).items():
         if _is_reserved_mount(mount["mountPath"]) and mount["mountPath"] not in places:
             yield PatchRefused(here, "is in, or holds, a folder of the operator's: mount it below /data, say")
-    for key in ("command", "args"):
-        # KubeRay puts a command of the user's before its own, unless that starts Ray.
-        if "ray start" in str(new.get(key)):
-            yield PatchRefused((*path, key), "must not start Ray: KubeRay does, after this; leave that part out")
+    # KubeRay puts a command of the user's before its own, unless that starts Ray.
+    command, arguments = (_words(new.get(key)) for key in ("command", "args"))
+    if "ray start" in f"{command} {arguments}":
+        key = "args" if "ray start" in arguments else "command"
+        yield PatchRefused((*path, key), "must not start Ray: KubeRay does, after this; leave that part out")
+
+
+def _words(value: Any) -> str:
+    """What a command would be on one line."""
+    return " ".join(" ".join(map(str, value if isinstance(value, list) else [value or ""])).split())
 
 
 def _is_operators_key(key: str) -> bool:

@@ -14,6 +14,9 @@ HEAD = "spec.cluster.head.podTemplatePatch"
 
 STAYS = "must stay as the operator sets it: leave it out"
 RAY = {"name": "ray-head"}
+MORE = {"name": "x", "image": "tools:1"}
+NO_VOLUME = "must have the `name` of a volume of the pod: add the volume, or correct the name"
+NO_START = "must not start Ray: KubeRay does, after this; leave that part out"
 SIDECAR = {"name": "tuning-sidecar"}
 REFUSED: list[tuple[Any, str]] = [
     # The host.
@@ -37,15 +40,15 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     # Privileges.
     (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"privileged": True}}]}},
+        {"spec": {"containers": [MORE | {"securityContext": {"privileged": True}}]}},
         "spec.containers[x].securityContext.privileged` must not be true: leave it out",
     ),
     (
-        {"spec": {"initContainers": [{"name": "x", "securityContext": {"allowPrivilegeEscalation": True}}]}},
+        {"spec": {"initContainers": [MORE | {"securityContext": {"allowPrivilegeEscalation": True}}]}},
         "spec.initContainers[x].securityContext.allowPrivilegeEscalation` must not be true: leave it out",
     ),
     (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]}},
+        {"spec": {"containers": [MORE | {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]}},
         "spec.containers[x].securityContext.capabilities.add` must be empty: containers get no capabilities; "
         "leave it out",
     ),
@@ -59,12 +62,66 @@ REFUSED: list[tuple[Any, str]] = [
         "spec.securityContext.runAsUser` must not be 0, which is root: use another user",
     ),
     (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"procMount": "Unmasked"}}]}},
+        {"spec": {"containers": [MORE | {"securityContext": {"procMount": "Unmasked"}}]}},
         "spec.containers[x].securityContext.procMount` must be Default: leave it out",
     ),
     (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"seccompProfile": {"type": "Unconfined"}}}]}},
+        {"spec": {"containers": [MORE | {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}]}},
         "spec.containers[x].securityContext.seccompProfile.type` must not be Unconfined: leave it out",
+    ),
+    (
+        {"spec": {"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}},
+        "spec.securityContext.appArmorProfile.type` must not be Unconfined: leave it out",
+    ),
+    (
+        {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/ray-head": "unconfined"}}},
+        "metadata.annotations.container.apparmor.security.beta.kubernetes.io/ray-head` must not be unconfined: "
+        "leave it out",
+    ),
+    (
+        {"spec": {"securityContext": {"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]}}},
+        "spec.securityContext.sysctls` must be empty: pods do not change the kernel; leave it out",
+    ),
+    # What no field of a pod's life allows, or the pod could not be made with.
+    (
+        {"spec": {"nodeName": "node-1"}},
+        "spec.nodeName` must not be set: the scheduler chooses the node; use `nodeSelector`",
+    ),
+    (
+        {"spec": {"activeDeadlineSeconds": 60}},
+        "spec.activeDeadlineSeconds` must not be set: it would end the pod in the middle of the training; leave it out",
+    ),
+    (
+        {"spec": {"containers": [{"name": "x"}]}},
+        "spec.containers[x]` must have `image`: say which image this new container runs",
+    ),
+    (
+        {"spec": {"initContainers": [{"name": "x", "image": ""}]}},
+        "spec.initContainers[x]` must have `image`: say which image this new container runs",
+    ),
+    (
+        {"spec": {"containers": [RAY | {"volumeMounts": [{"mountPath": "/data", "name": "x"}]}]}},
+        f"spec.containers[ray-head].volumeMounts[/data]` {NO_VOLUME}",
+    ),
+    (
+        {"spec": {"containers": [MORE | {"volumeMounts": [{"mountPath": "/data"}]}]}},
+        f"spec.containers[x].volumeMounts[/data]` {NO_VOLUME}",
+    ),
+    # GPUs that Ray would not be told of.
+    *(
+        (
+            {"spec": {"containers": [RAY | {"resources": {"limits": {name: 1}}}]}},
+            f"spec.containers[ray-head].resources.limits.{name}` must not be added: use `gpus`, which Ray is told",
+        )
+        for name in ("nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "gpu.intel.com/i915", "google.com/tpu")
+    ),
+    (
+        {"spec": {"containers": [RAY | {"resources": {"claims": [{"name": "gpu"}]}}]}},
+        "spec.containers[ray-head].resources.claims` must not be used: ask for `gpus`, which Ray is told",
+    ),
+    (
+        {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]}},
+        "spec.resourceClaims` must not be used: ask for `gpus`, which Ray is told",
     ),
     # What is the operator's.
     ({"spec": None}, f"spec` {STAYS}"),
@@ -148,7 +205,15 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         {"spec": {"containers": [RAY | {"args": ["ray start --head"]}]}},
-        "spec.containers[ray-head].args` must not start Ray: KubeRay does, after this; leave that part out",
+        f"spec.containers[ray-head].args` {NO_START}",
+    ),
+    *(
+        ({"spec": {"containers": [RAY | entry]}}, f"spec.containers[ray-head].command` {NO_START}")
+        for entry in (
+            {"command": ["ray", "start", "--head"]},
+            {"command": ["ray"], "args": ["start", "--head"]},
+            {"command": ["sh", "-c", "exec ray \t start"]},
+        )
     ),
     # Labels by which the operator and KubeRay find the pods.
     (
@@ -215,4 +280,21 @@ def test_the_sidecars_variables_cannot_be_removed_together() -> None:
 
 
 def test_a_head_may_have_a_container_called_like_a_workers() -> None:
-    assert pod_template.problems(with_patch({"spec": {"containers": [{"name": "ray-worker"}]}}), some_settings()) == ()
+    assert (
+        pod_template.problems(with_patch({"spec": {"containers": [MORE | {"name": "ray-worker"}]}}), some_settings())
+        == ()
+    )
+
+
+def test_a_mount_of_the_runs_own_volume_must_go_with_it() -> None:
+    volumes = [{"name": "data", "mountPath": "/data", "claimName": "data"}]
+    run = with_patch({"spec": {"volumes": [{"name": "user-data", "$patch": "delete"}]}}, head={"volumes": volumes})
+    assert pod_template.problems(run, some_settings()) == (
+        f"`{HEAD}.spec.containers[ray-head].volumeMounts[/data]` {NO_VOLUME}",
+    )
+
+
+def test_a_card_of_the_network_may_be_added() -> None:
+    limits = {"rdma/ib": 1, "vpc.amazonaws.com/efa": 1, "ephemeral-storage": "10Gi"}
+    run = with_patch({"spec": {"containers": [RAY | {"resources": {"limits": limits}}]}})
+    assert pod_template.problems(run, some_settings()) == ()
