@@ -16,6 +16,8 @@ from tuning_operator.engine.world import ClaimView, ClusterView, ContainerState,
 
 _GROUP_LABEL = "ray.io/group"
 """On the pods that KubeRay makes: the name of the worker group."""
+_NOT_CREATED = {"FailedCreateHeadPod": meta.COMPONENT_HEAD, "FailedCreateWorkerPod": meta.COMPONENT_WORKER}
+"""Reasons of KubeRay's condition ReplicaFailure, with the component that they are about."""
 _KEPT_METADATA = (
     "name",
     "namespace",
@@ -61,8 +63,13 @@ def run(raw: Raw) -> RunView:
 
 
 def cluster(raw: Raw) -> ClusterView:
-    """Keep readiness of head and workers; `status.state` latches and is not looked at."""
+    """Keep readiness of head and workers, and which pods are refused; `status.state` latches and is not looked at."""
     status = raw.get("status") or {}
+    failure = _condition(status, "ReplicaFailure")
+    reason = failure.get("reason") or ""
+    refused = _NOT_CREATED.get(reason, "") if failure.get("status") == "True" else ""
+    # KubeRay puts its reason on a line before the server's words.
+    words = " ".join((failure.get("message") or "").removeprefix(reason).split())
     return ClusterView(
         name=raw["metadata"]["name"],
         uid=raw["metadata"]["uid"],
@@ -73,6 +80,8 @@ def cluster(raw: Raw) -> ClusterView:
         provisioned=_holds(status, "RayClusterProvisioned"),
         ready_workers=status.get("readyWorkerReplicas") or 0,
         desired_workers=status.get("desiredWorkerReplicas") or 0,
+        refused=refused,
+        refusal=words if refused else "",
     )
 
 

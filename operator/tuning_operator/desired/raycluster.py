@@ -13,7 +13,8 @@ from tuning_operator.desired.model_source import ModelSource
 from tuning_operator.settings import Settings
 
 # A head that has trained is not made anew inside the attempt: Ray's state is gone with it. Before that, a failed
-# head pod is replaced, since its restart policy is Never.
+# head pod is replaced, since its restart policy is Never. KubeRay 1.5 knows no such annotation and makes another head
+# whenever one goes; the operator takes that for a lost attempt once there is a Job, and ends the run.
 _CLUSTER_ANNOTATIONS = {"ray.io/disable-provisioned-head-restart": "true"}
 
 

@@ -1,7 +1,7 @@
 """Why pods do not run, in the kubelet's and the scheduler's own words.
 
-KubeRay never tells: a missing image is only seen in the pod. Used by the policies `patience` and `trouble`, and for
-the evidence of a lost head.
+KubeRay tells of a pod that the API server refuses, and of nothing else: a missing image is only seen in the pod. Used
+by the policies `patience` and `trouble`, and for the evidence of a lost head.
 """
 
 import re
@@ -28,6 +28,9 @@ _NOT_FOUND = re.compile(
     r"|couldn't parse|invalid reference",
     re.IGNORECASE,
 )
+# What the API server says of a pod that it will not have, and of what may pass by itself.
+_NEVER = re.compile(r"\bis forbidden: |\bis invalid: |\bnot found\b|denied the request", re.IGNORECASE)
+_FOR_NOW = re.compile(r"exceeded quota|failed calling webhook", re.IGNORECASE)
 _CRASHES = 3
 """Crashes of a container that never ran well, after which it will not."""
 
@@ -74,9 +77,10 @@ class Trouble:
 
 
 def trouble_of(world: World) -> Trouble | None:
-    """The trouble of the pods: what is vital first, then the head's before the others'."""
+    """The trouble of the pods: what is vital first, then the head's before the others', then of those never made."""
     pods = sorted(world.pods, key=lambda pod: (pod.component != meta.COMPONENT_HEAD, pod.name))
     found = [trouble for pod in pods if not pod.deleting for trouble in _of_pod(pod, world)]
+    found += _of_refused(world)
     return min(found, key=lambda trouble: not trouble.vital, default=None)
 
 
@@ -98,6 +102,8 @@ def words_on_workers(world: World) -> str:
     for pod in pods:
         for trouble in _of_pod(pod, world):
             return trouble.message
+    for trouble in _of_refused(world):
+        return trouble.message
     waiting = (item for pod in pods for item in pod.containers if item.state is ContainerState.WAITING and item.reason)
     return next((f"{item.name}: {item.reason}" for item in waiting), "")
 
@@ -131,22 +137,40 @@ def _of_pod(pod: PodView, world: World) -> Iterator[Trouble]:
     place = f"{pod.component} {pod.group}".rstrip()
     if pod.unschedulable:
         message = f"pod {pod.name} is Unschedulable: {pod.unschedulable}"
-        yield Trouble(Cause.UNSCHEDULABLE, place, message, hopeless=False, vital=_is_vital(pod, "", world))
+        vital = _is_vital(pod.component, "", world)
+        yield Trouble(Cause.UNSCHEDULABLE, place, message, hopeless=False, vital=vital)
     for container in pod.containers:
         if container.state is ContainerState.WAITING:
-            found = _of_waiting(container, pod, _is_vital(pod, container.name, world))
+            found = _of_waiting(container, pod, _is_vital(pod.component, container.name, world))
             if found is not None:
                 yield found
     if _is_being_made(pod) and pod.started_at is not None and world.now >= pod.started_at + CREATING:
         text = f"volumes, network or images of pod {pod.name} are not ready yet: see kubectl describe pod {pod.name}"
-        yield Trouble(Reason.POD_NOT_CREATED, place, text, hopeless=False, vital=_is_vital(pod, "", world))
+        vital = _is_vital(pod.component, "", world)
+        yield Trouble(Reason.POD_NOT_CREATED, place, text, hopeless=False, vital=vital)
 
 
-def _is_vital(pod: PodView, container: str, world: World) -> bool:
+def _of_refused(world: World) -> Iterator[Trouble]:
+    """A pod that the API server refuses is never seen: KubeRay's condition alone tells, and may be out of date."""
+    cluster = world.cluster
+    if cluster is None or cluster.deleting or not cluster.refused:
+        return
+    is_head = cluster.refused == meta.COMPONENT_HEAD
+    there = [pod for pod in world.pods if pod.component == cluster.refused and pod.alive]
+    if len(there) >= (1 if is_head else world.workers_wanted):
+        return
+    hopeless = _NEVER.search(cluster.refusal) is not None and _FOR_NOW.search(cluster.refusal) is None
+    place = f"the API server refuses a {cluster.refused} pod"
+    cause = Cause.CONFIG_INVALID if hopeless else Reason.POD_NOT_CREATED
+    text = f"{place}: {cluster.refusal}"
+    yield Trouble(cause, place, text, hopeless, _is_vital(cluster.refused, "", world))
+
+
+def _is_vital(component: str, container: str, world: World) -> bool:
     """Whether the training waits for the container, or cannot go on without it."""
     if not world.job_made:
         return True
-    if pod.component == meta.COMPONENT_WORKER:
+    if component == meta.COMPONENT_WORKER:
         # Where workers only run episodes the others go on; the runner gives up when none is left.
         engine = ENGINES.get(world.run.spec.engine.type)
         return engine is None or engine.trains_on_workers

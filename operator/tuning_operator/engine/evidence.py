@@ -94,7 +94,11 @@ def loss_of(world: World) -> str:
 
 
 def lost_before_the_job(world: World) -> bool:
-    """Whether the head went after the cluster was complete, but before the Job was made: KubeRay makes no other."""
+    """Whether the head went after the cluster was complete, but before the Job was made.
+
+    KubeRay 1.6 makes no other, as the RayCluster's annotation asks. 1.5 does not know that and makes one: should it be
+    there before the loss is told the run goes on with it, since nothing was trained yet; else the run fails alike.
+    """
     cluster, recorded = world.cluster, world.run.status.attempt.ray_cluster_uid
     if cluster is None or cluster.deleting or (recorded and recorded != cluster.uid):
         return False

@@ -119,10 +119,14 @@ class ClusterView:
     head_ready: bool = False
     """The condition HeadPodReady. `status.state` latches and is never read."""
     provisioned: bool = False
-    """The condition RayClusterProvisioned: all pods were ready once. It latches; from then on KubeRay makes no head
-    anew, since the cluster is made so."""
+    """The condition RayClusterProvisioned: all pods were ready once. It latches; from then on KubeRay 1.6 makes no head
+    anew, since the cluster is made so; 1.5 does."""
     ready_workers: int = 0
     desired_workers: int = 0
+    refused: str = ""
+    """Component, head or worker, of which KubeRay could not make a pod; empty when it could, or did not try."""
+    refusal: str = ""
+    """Why not, in the API server's words."""
 
     @property
     def ready(self) -> bool:
@@ -215,6 +219,8 @@ class Notes:
     config_made: bool = False
     """The run's ConfigMap was made, or found, by this process; ConfigMaps are not watched."""
     references: tuple[Reference, ...] = ()
+    patch_problems: tuple[str, ...] | None = None
+    """What is wrong with the run's patches, which takes long to find out; None: nobody has looked yet."""
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     """By kind of child, or `Status`."""
     since: Mapping[str, datetime] = field(default_factory=dict)

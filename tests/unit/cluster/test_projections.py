@@ -52,6 +52,18 @@ def test_conditions_tell_what_latches_and_what_has_ended() -> None:
     assert not projections.pod(holding("PodScheduled")).has_sandbox
 
 
+@pytest.mark.parametrize(
+    ("reason", "component"),
+    [("FailedCreateHeadPod", "head"), ("FailedCreateWorkerPod", "worker"), ("FailedDeleteHeadPod", "")],
+)
+def test_a_cluster_shows_of_which_pods_the_server_will_have_none(reason: str, component: str) -> None:
+    condition = {"type": "ReplicaFailure", "status": "True", "reason": reason, "message": f"{reason}\npods are\nbad"}
+    view = projections.cluster(an_object(status={"conditions": [condition]}))
+    assert (view.refused, view.refusal) == (component, "pods are bad" if component else "")
+    over = projections.cluster(an_object(status={"conditions": [condition | {"status": "False"}]}))
+    assert (over.refused, over.refusal) == ("", "")
+
+
 def test_a_pod_shows_the_containers_own_reason() -> None:
     waiting = {"name": "ray-head", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     waiting["lastState"] = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "message": "bye"}}

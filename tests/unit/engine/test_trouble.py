@@ -10,11 +10,13 @@ from tests.unit.engine.worlds import (
     NOW,
     RUNNING,
     STARTING,
+    a_cluster,
     a_driver,
     a_head,
     a_running_world,
     a_starting_world,
     a_waiting,
+    a_worker,
     seconds,
     some_notes,
 )
@@ -183,3 +185,92 @@ def test_a_pod_that_is_not_made_in_ten_minutes_is_shown() -> None:
 def test_a_large_image_that_takes_long_is_no_trouble() -> None:
     write = planned(being_made(1000, has_sandbox=True)).status
     assert write is None or write.patch["reason"] == "Creating"
+
+
+NO_CLASS = 'pods "math-agent-3f9a1c-1-head-" is forbidden: no PriorityClass with name urgent was found'
+NO_MOUNT = 'Pod "a-head-x7k2p" is invalid: spec.containers[0].volumeMounts[6].name: Not found: "scratch"'
+NO_QUOTA = 'pods "a-head-x7k2p" is forbidden: exceeded quota: compute, requested: requests.cpu=8, used: 0, limited: 4'
+NO_HOOK = 'Internal error occurred: failed calling webhook "policy.example.com": service "policy" not found'
+WITH_WORKERS = {"cluster": {"workers": [{"name": "agents", "replicas": 2}]}}
+
+
+def a_refusing_world(words: str, component: str = "head", age: float = 20, **changes: Any) -> World:
+    """KubeRay may not make a pod of the component, for some seconds already."""
+    cluster = a_cluster(head_ready=False, refused=component, refusal=words)
+    notes = some_notes(config_made=True, since={"trouble": NOW - seconds(age)})
+    return a_starting_world(**{"cluster": cluster, "notes": notes, "pods": ()} | changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        pytest.param(NO_CLASS, "ConfigInvalid", id="forbidden"),
+        pytest.param(NO_MOUNT, "ConfigInvalid", id="invalid"),
+        pytest.param('admission webhook "policy" denied the request: no', "ConfigInvalid", id="denied"),
+        pytest.param('namespaces "ml" not found', "ConfigInvalid", id="not found"),
+        pytest.param(NO_QUOTA, "PodNotCreated", id="a quota may have room later"),
+        pytest.param(NO_HOOK, "PodNotCreated", id="a webhook may come back"),
+        pytest.param("etcdserver: request timed out", "PodNotCreated", id="the server stumbles"),
+    ],
+)
+def test_a_pod_that_the_server_refuses_is_shown_and_given_up_unless_it_may_pass(words: str, reason: str) -> None:
+    todo = planned(a_refusing_world(words))
+    assert todo.status is not None
+    assert todo.status.patch.get("phase", "Starting") == "Starting"
+    assert todo.status.patch["reason"] == reason
+    assert todo.status.patch["message"] == f"the API server refuses a head pod: {words}"
+    assert the_degraded(todo)["reason"] == reason
+    hopeless = reason == "ConfigInvalid"
+    assert todo.due == (NOW + seconds(280) if hopeless else None)
+    # A restarted operator knows by the status since when it is so, though each try has another name for the pod.
+    run = a_run(status=STARTING | {"conditions": [the_degraded(todo)], **todo.status.patch})
+    after = a_refusing_world(words.replace("x7k2p", "q9w8e"), run=run, age=0)
+    assert the_degraded_now(after) == the_degraded(todo)
+    late = planned(replace(after, now=NOW + seconds(300))).status
+    if hopeless:
+        assert late is not None
+        assert (late.patch["phase"], late.patch["history"][0]["cause"]) == ("Failed", "ConfigInvalid")
+        assert late.patch["message"].startswith("the API server refuses a head pod: ")
+    else:
+        assert late is None or "phase" not in late.patch
+
+
+def the_degraded_now(world: World) -> dict[str, Any]:
+    """Condition Degraded as the status has it after the plan is carried out."""
+    write = planned(world).status
+    conditions = [item.to_object() for item in world.run.status.conditions]
+    conditions = list(write.patch.get("conditions", conditions)) if write else conditions
+    found: dict[str, Any] = next(item for item in conditions if item["type"] == "Degraded")
+    return found
+
+
+def test_a_worker_that_the_server_refuses_is_counted_with_the_servers_words() -> None:
+    words = NO_CLASS.replace("head", "agents-worker")
+    run = a_run(status=STARTING, **WITH_WORKERS)
+    todo = planned(a_refusing_world(words, "worker", run=run, pods=(a_head(), a_worker(1))))
+    assert todo.status is not None
+    assert todo.status.patch["message"] == f"the API server refuses a worker pod: {words}"
+    ready = next(item for item in todo.status.patch["conditions"] if item["type"] == "ClusterReady")
+    assert ready["message"].startswith("the head is ready, 1 of 2 worker pods ready: the API server refuses")
+
+
+def test_a_refusal_that_is_out_of_date_is_no_trouble() -> None:
+    run = a_run(status=STARTING, **WITH_WORKERS)
+    both = (a_head(), a_worker(1), a_worker(2))
+    for world in (
+        a_refusing_world(NO_CLASS, pods=(a_head(),)),
+        a_refusing_world(NO_CLASS, "worker", run=run, pods=both),
+    ):
+        write = planned(world).status
+        assert write is None or write.patch["reason"] == "Creating"
+
+
+def test_a_lost_worker_that_may_not_be_made_again_does_not_end_a_training() -> None:
+    world = a_refusing_world(NO_CLASS, "worker", age=10_000, pods=(a_head(), a_worker(1), a_driver()))
+    running = a_running_world(
+        run=a_run(status=RUNNING, **WITH_WORKERS), pods=world.pods, notes=world.notes, cluster=world.cluster
+    )
+    todo = planned(running)
+    assert todo.status is not None
+    assert "phase" not in todo.status.patch
+    assert the_degraded(todo)["reason"] == "ConfigInvalid"
