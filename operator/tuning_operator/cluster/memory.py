@@ -23,6 +23,8 @@ class RunMemory:
     status_written: datetime | None = None
     config_made: bool = False
     references: dict[str, Reference] = field(default_factory=dict)
+    patch_problems: tuple[int, tuple[str, ...]] | None = None
+    """Generation of the spec that was looked at, and what was found."""
     refusals: dict[str, Refusal] = field(default_factory=dict)
     signatures: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     progress: Progress | None = None
@@ -38,6 +40,7 @@ class RunMemory:
             status_written=self.status_written,
             config_made=self.config_made,
             references=tuple(self.references.values()),
+            patch_problems=self.patch_problems[1] if self.patch_problems else None,
             refusals=dict(self.refusals),
             since={fact: since for fact, (_, since) in self.signatures.items()},
             progress=self.progress,

@@ -14,9 +14,9 @@ from tuning_operator.api.conditions import Phase
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.cluster.informer import Informer
 from tuning_operator.cluster.kuberay import KubeRay
-from tuning_operator.cluster.memory import Memory
+from tuning_operator.cluster.memory import Memory, RunMemory
 from tuning_operator.cluster.projections import RunView
-from tuning_operator.desired import names
+from tuning_operator.desired import names, pod_template
 from tuning_operator.engine import facts, references
 from tuning_operator.engine.world import ClaimView, ClusterView, JobView, PodView, SourceRun, World
 from tuning_operator.errors import SpecRejected
@@ -114,7 +114,14 @@ class Observer:
         world = replace(world, claims=self._claims(world))
         if memory.note_signatures(facts.signatures(world), now):
             world = replace(world, notes=replace(world.notes, since=memory.notes().since))
-        return world
+        return world if world.has_children else self._with_patch_problems(world, memory)
+
+    def _with_patch_problems(self, world: World, memory: RunMemory) -> World:
+        """Look at the patches once for each generation: all pods are built for it, and a run may wait for long."""
+        generation = world.run.metadata.generation
+        if memory.patch_problems is None or memory.patch_problems[0] != generation:
+            memory.patch_problems = generation, pod_template.problems(world.run, self._settings)
+        return replace(world, notes=replace(world.notes, patch_problems=memory.patch_problems[1]))
 
     def _claims(self, world: World) -> dict[str, ClaimView]:
         """The claims that a run needs and that are there."""

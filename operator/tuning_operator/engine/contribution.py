@@ -4,7 +4,7 @@ Made by the policies, put together by `plan` and `status`.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -72,6 +72,21 @@ def condition(kind: ConditionType, status: bool | None, reason: str, message: st
     """A condition without its times; None is Unknown."""
     value = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[status]
     return Condition(type=kind, status=value, reason=reason, message=cut(message, CONDITION_BYTES))
+
+
+def listed(texts: Sequence[str], limit: int) -> str:
+    """As many of some texts as fit within a limit of bytes, each of them whole, and how many more there are.
+
+    The first is always among them, cut if it must be.
+    """
+    for shown in range(len(texts), 0, -1):
+        more = f"; and {len(texts) - shown} more" if shown < len(texts) else ""
+        text = "; ".join(texts[:shown])
+        if shown == 1:
+            return f"{cut(text, limit - len(more))}{more}"
+        if _size(text) + len(more) <= limit:
+            return f"{text}{more}"
+    return ""
 
 
 def cut(text: str, limit: int) -> str:

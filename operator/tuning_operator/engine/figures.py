@@ -172,7 +172,10 @@ def _model_column(model: ModelSpec) -> str:
         return name if revision == "main" else f"{name}@{revision}"
     if model.run:
         return f"{model.run.name}/final"
-    path = model.volume.path if model.volume else model.image.path if model.image else ""
+    if model.volume:
+        path = model.volume.path or model.volume.claim_name
+    else:
+        path = model.image.path if model.image else ""
     return path.rstrip("/").rpartition("/")[2] or NOTHING
 
 

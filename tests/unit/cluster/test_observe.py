@@ -4,13 +4,17 @@ from typing import Any
 
 import pytest
 
-from tests.builders import UID, a_run_object
+from tests.builders import UID, a_run_object, some_settings
 from tests.unit.cluster.caches import an_observer, some_caches
 from tests.unit.engine.worlds import CLUSTER_UID, JOB_UID, NAME, NOW, RUNNING
+from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.cluster import projections
 from tuning_operator.cluster.memory import Memory
 from tuning_operator.cluster.observe import Caches
+from tuning_operator.desired import pod_template
+from tuning_operator.engine.plan import plan
 from tuning_operator.engine.world import World
+from tuning_operator.settings import Settings
 
 LABELS = {"agenttuning.io/run-uid": UID, "agenttuning.io/attempt": "1"}
 
@@ -190,3 +194,25 @@ def test_a_run_that_cannot_be_read_has_no_model_to_take() -> None:
     source = chained(broken).source_run
     assert source is not None
     assert source.phase == "Rejected"
+
+
+def test_the_patches_of_a_run_that_waits_are_looked_at_once_for_each_generation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[int | None] = []
+    problems = pod_template.problems
+
+    def counted(run: TuningRun, settings: Settings) -> tuple[str, ...]:
+        looks.append(run.metadata.generation)
+        return problems(run, settings)
+
+    monkeypatch.setattr(pod_template, "problems", counted)
+    patched = {"cluster": {"head": {"podTemplatePatch": {"spec": {"hostNetwork": True}}}}}
+    observer = an_observer(some_caches())
+    for generation in (1, 1, 2, 2):
+        world = observer.observe(projections.run(a_run_object(metadata={"generation": generation}, **patched)), NOW)
+        write = plan(world, some_settings()).status
+        assert write is not None
+        assert write.patch["message"].startswith("`spec.cluster.head.podTemplatePatch.spec.hostNetwork`")
+    assert looks == [1, 2]
+    assert observed().notes.patch_problems is None

@@ -19,6 +19,7 @@ from tests.unit.engine.worlds import (
 )
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.engine.plan import Plan, manifest, plan
+from tuning_operator.engine.policies.acceptance_checks import config_maps
 from tuning_operator.engine.status import unreadable
 from tuning_operator.engine.world import Child, Reference, Refusal, RefusalKind, SourceRun, World
 from tuning_operator.settings import CaBundle, NodePool, RunDefaults, Settings
@@ -137,8 +138,8 @@ def test_a_patch_that_takes_the_operators_parts_away_is_told_before_there_is_a_p
     assert message.startswith(f"`spec.cluster.{place}.podTemplatePatch.spec.hostNetwork`")
 
 
-def test_what_the_local_copies_tell_is_looked_at_every_three_seconds() -> None:
-    assert plan(a_new_world(kuberay_served=False), some_settings()).due == NOW + seconds(3)
+def test_what_the_local_copies_tell_is_looked_at_every_five_seconds() -> None:
+    assert plan(a_new_world(kuberay_served=False), some_settings()).due == NOW + seconds(5)
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
@@ -146,6 +147,75 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     reason, message = rejected(a_new_world(run), some_settings(runner_image=""))
     assert reason == "NotAvailable"
     assert [part.partition(" ")[0] for part in message.split("; ")] == ["algorithm", "set", "`checkpoint.volume`"]
+
+
+def test_a_configmap_that_is_missing_is_told_together_with_all_else() -> None:
+    run = a_run(algorithm={"type": "ppo"}, dataset=TASKS["dataset"], **CLAIMED)
+    assert plan(a_new_world(run), some_settings()).read == ("tasks",)
+    reason, message = rejected(a_new_world(run, notes=some_notes(references=(Reference("tasks", None, NOW),))))
+    assert reason == "NotAvailable"
+    starts = [part.partition(" ")[0] for part in message.split("; ")]
+    assert starts == ["algorithm", "`checkpoint.volume`", "`dataset.train`"]
+
+
+def test_a_configmap_that_was_there_is_not_read_again_while_another_thing_is_missing() -> None:
+    there = some_notes(references=(Reference("tasks", frozenset({"train.jsonl"}), NOW),))
+    world = a_new_world(a_run(dataset=TASKS["dataset"], **CLAIMED), notes=there)
+    assert plan(replace(world, now=NOW + seconds(3600)), some_settings()).read == ()
+    # It may have gone meanwhile, so it is read once more before anything is made.
+    healed = replace(world, claims={"results": a_claim()})
+    assert plan(replace(healed, now=NOW + seconds(3600)), some_settings()) == Plan(read=("tasks",))
+    assert accepted(replace(healed, now=NOW + seconds(60)))
+
+
+NO_READ = Refusal(RefusalKind.FORBIDDEN, "the operator may not get configmaps: no", NOW)
+
+
+def test_without_the_right_to_read_it_is_open_whether_the_run_is_accepted() -> None:
+    world = a_new_world(a_run(**TASKS), notes=some_notes(refusals={"read": NO_READ}))
+    todo = plan(world, some_settings())
+    assert (todo.read, todo.create, todo.due) == ((), (), NOW + seconds(60))
+    assert todo.status is not None
+    assert (todo.status.patch["phase"], todo.status.patch["reason"]) == ("Pending", "Forbidden")
+    told = {item["type"]: (item["status"], item["reason"]) for item in todo.status.patch["conditions"]}
+    assert (told["Accepted"], told["Degraded"]) == (("Unknown", "Forbidden"), ("True", "Forbidden"))
+    assert plan(replace(world, now=NOW + seconds(60)), some_settings()).read == ("tasks",)
+
+
+@pytest.mark.parametrize("age", [4, 5, 59])
+def test_a_right_that_goes_while_a_configmap_is_missing_costs_one_read_a_minute(age: int) -> None:
+    missing = (Reference("tasks", None, NOW - seconds(5)),)
+    world = a_new_world(a_run(**TASKS), notes=some_notes(references=missing, refusals={"read": NO_READ}))
+    todo = plan(replace(world, now=NOW + seconds(age)), some_settings())
+    assert todo.read == ()
+    assert todo.due is not None
+    assert NOW + seconds(age) < todo.due <= NOW + seconds(60)
+    assert todo.status is not None
+    assert (todo.status.patch["phase"], todo.status.patch["reason"]) == ("Rejected", "ReferenceNotFound")
+    told = {item["type"]: (item["status"], item["reason"]) for item in todo.status.patch["conditions"]}
+    assert (told["Accepted"], told["Degraded"]) == (("False", "ReferenceNotFound"), ("True", "Forbidden"))
+    assert plan(replace(world, now=NOW + seconds(60)), some_settings()).read == ("tasks",)
+
+
+def test_a_message_that_is_too_long_is_cut_between_problems() -> None:
+    volumes = [{"name": f"v{number}", "mountPath": f"/v{number}", "claimName": f"data-{number}"} for number in range(9)]
+    write = plan(a_new_world(a_run(cluster={"head": {"volumes": volumes}})), some_settings()).status
+    assert write is not None
+
+    def problem(number: int) -> str:
+        claim = f"PersistentVolumeClaim data-{number}, which is not in namespace ml: create it"
+        return f"`cluster.head.volumes[v{number}]` needs {claim}"
+
+    assert write.patch["message"] == "; ".join([*map(problem, range(6)), "and 3 more"])
+    assert write.patch["conditions"][0]["message"] == f"{problem(0)}; and 8 more"
+    # One that is too long by itself is cut inside, and the others are counted all the same.
+    keys = [Reference("tasks", frozenset(str(n) * 300 for n in range(3)), NOW), Reference("code", None, NOW)]
+    run = a_run(dataset=TASKS["dataset"], workflow=SOURCE["workflow"])
+    message = rejected(a_new_world(run, notes=some_notes(references=tuple(keys))))[1]
+    assert message.startswith("`dataset.train` needs key train.jsonl of ConfigMap tasks, which has 000")
+    assert message.endswith("222: add it; and 1 more")
+    assert "…" in message
+    assert len(message.encode()) <= 640
 
 
 def test_referenced_configmaps_are_read_before_anything_is_made() -> None:
@@ -219,12 +289,20 @@ def test_every_configmap_is_looked_for_and_its_user_is_named_and_no_secret_is_re
     names = ("authorities", "code", "heldout", "tasks", "template", "variable", "variables", "volume")
     assert todo == Plan(read=names)
     nothing = some_notes(references=tuple(Reference(name, None, NOW) for name in names))
-    message = rejected(replace(world, notes=nothing), settings)[1]
-    # The message is cut in the middle; what it is made of is whole.
-    assert message.startswith("`model.chatTemplate` needs ConfigMap template")
-    assert message.endswith(
-        "the installation's `defaults.caBundle` needs ConfigMap authorities, which is not in namespace ml: create it"
-    )
+    nothing_there = replace(world, notes=nothing)
+    assert rejected(nothing_there, settings)[1].startswith("`model.chatTemplate` needs ConfigMap template")
+    told = [problem.message.partition(", which")[0] for problem in config_maps.check(nothing_there, settings)]
+    assert told == [
+        "`model.chatTemplate` needs ConfigMap template",
+        "`dataset.train` needs ConfigMap tasks",
+        "`dataset.evaluation[heldout]` needs ConfigMap heldout",
+        "`workflow.source` needs ConfigMap code",
+        "`cluster.head.volumes[v]` needs ConfigMap volume",
+        "`cluster.workers[agents].volumes[v]` needs ConfigMap volume",
+        "`workflow.env[A]` needs ConfigMap variable",
+        "`workflow.envFrom` needs ConfigMap variables",
+        "the installation's `defaults.caBundle` needs ConfigMap authorities",
+    ]
     keys = {
         "template": "t.jinja",
         "tasks": "train.jsonl",

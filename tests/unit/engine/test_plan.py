@@ -238,8 +238,18 @@ def test_a_forbidden_child_is_degraded_and_tried_again_after_a_minute() -> None:
     assert todo.status is not None
     assert todo.status.patch["phase"] == Phase.PENDING
     assert todo.status.patch["message"] == refusal.message
+    told = {item["type"]: (item["status"], item["reason"]) for item in todo.status.patch["conditions"]}
+    assert (told["Accepted"], told["Degraded"]) == (("Unknown", "Forbidden"), ("True", "Forbidden"))
     assert todo.due == NOW + seconds(60)
     assert planned(replace(world, now=NOW + seconds(60))).create[0] is Child.CLUSTER
+    # Once there is a child the run stays accepted.
+    later = replace(
+        world, cluster=a_cluster(), notes=some_notes(refusals={Child.CLAIM: refusal, Child.CONFIG: refusal})
+    )
+    write = planned(later).status
+    assert write is not None
+    told = {item["type"]: (item["status"], item["reason"]) for item in write.patch["conditions"]}
+    assert (told["Accepted"], told["Degraded"]) == (("True", "Valid"), ("True", "Forbidden"))
 
 
 def test_a_job_that_the_server_refuses_fails_the_run_with_the_servers_words() -> None:

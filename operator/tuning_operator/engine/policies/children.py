@@ -45,17 +45,20 @@ def decide(world: World, settings: Settings) -> Contribution | None:
         if refusal.kind is RefusalKind.INVALID and child is not Child.CLUSTER:
             verdict = Verdict(Cause.CONFIG_INVALID, f"the API server refuses the run's {child}: {refusal.message}")
             return Contribution(verdict=verdict, final=True)
-    waiting = [(child, refusal) for child, refusal in refused if world.now < refusal.at + TRY_AGAIN]
+    waiting = [refusal for _, refusal in refused if world.now < refusal.at + TRY_AGAIN]
     if waiting:
-        return _refused(*waiting[0])
+        return _refused(world, waiting[0])
     return Contribution(create=lacks)
 
 
-def _refused(child: Child, refusal: Refusal) -> Contribution:
+def _refused(world: World, refusal: Refusal) -> Contribution:
     reason = Reason.NAME_CONFLICT if refusal.kind is RefusalKind.NAME_CONFLICT else Reason.FORBIDDEN
-    shown = condition(ConditionType.DEGRADED, True, reason, refusal.message)
+    shown = [condition(ConditionType.DEGRADED, True, reason, refusal.message)]
+    if reason is Reason.FORBIDDEN and not world.has_children:
+        # Whether the run can be executed here is open until the first child is made.
+        shown.append(condition(ConditionType.ACCEPTED, None, reason, refusal.message))
     return Contribution(
-        conditions=(shown,), reason=reason, message=refusal.message, due=refusal.at + TRY_AGAIN, final=True
+        conditions=tuple(shown), reason=reason, message=refusal.message, due=refusal.at + TRY_AGAIN, final=True
     )
 
 

@@ -1,13 +1,14 @@
 """The checks of the policy `acceptance`, one file each, in the order in which their reasons are told.
 
 Each has one function `check(world, settings)`, which yields what is wrong. To add a check, add a file, a line, and its
-reason to docs/how-to/read-the-status.md. What must be read first, ConfigMaps, is in `config_maps`.
+reason to docs/how-to/read-the-status.md.
 """
 
 from collections.abc import Callable, Iterator
 
 from tuning_operator.engine.policies.acceptance_checks import (
     claims,
+    config_maps,
     engine,
     engine_config,
     image,
@@ -31,4 +32,5 @@ CHECKS: tuple[Check, ...] = (
     pod_template.check,  # the patches leave the operator's own parts alone
     source_run.check,  # the run whose model is wanted has succeeded
     claims.check,  # the claims exist and can be mounted as they must
+    config_maps.check,  # the ConfigMaps exist and have the keys, as far as they were read
 )

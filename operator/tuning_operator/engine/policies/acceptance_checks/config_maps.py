@@ -1,6 +1,10 @@
-"""The ConfigMaps that the run names exist and have the keys. They are not watched, so each is read once."""
+"""The ConfigMaps that the run names exist and have the keys.
+
+They are not watched: the policy `acceptance` has them read, and this check tells of those that were.
+"""
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from tuning_operator.api.conditions import Reason
 from tuning_operator.engine import references
@@ -23,6 +27,12 @@ def missing(world: World, settings: Settings) -> tuple[Reference, ...]:
     """Those that lack something, as they were read."""
     found = {use.name for use, _ in _lacking(world, settings)}
     return tuple(reference for reference in world.notes.references if reference.name in found)
+
+
+def last_read(world: World, settings: Settings, before: datetime) -> tuple[str, ...]:
+    """Names of those that were last read before a moment, sorted."""
+    wanted = {use.name for use in references.config_maps(world.run, settings)}
+    return tuple(sorted(item.name for item in world.notes.references if item.name in wanted and item.read_at < before))
 
 
 def check(world: World, settings: Settings) -> Iterator[Problem]:

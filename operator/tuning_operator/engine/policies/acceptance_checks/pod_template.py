@@ -11,5 +11,6 @@ from tuning_operator.settings import Settings
 
 def check(world: World, settings: Settings) -> Iterator[Problem]:
     """Yield Invalid for every part of a patch that is refused."""
-    for text in pod_template.problems(world.run, settings):
+    known = world.notes.patch_problems
+    for text in pod_template.problems(world.run, settings) if known is None else known:
         yield Problem(Reason.INVALID, text)
