@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from tuning_operator import errors
+from tuning_operator.api.conditions import Phase
 from tuning_operator.api.meta import KIND
 from tuning_operator.cluster.execute import Executor, next_stage
 from tuning_operator.cluster.memory import Memory
@@ -105,9 +106,10 @@ class Reconciler:
         self.memory.forget(uid)
 
     async def _reject(self, view: RunView, message: str) -> None:
-        """Show that the object cannot be read, unless it runs already: then a newer version of us has accepted it."""
+        """Show that the object cannot be read, unless it runs or has ended: then another version of us accepted it."""
         raw = view.parsed()
-        if (raw["status"].get("attempt") or {}).get("rayClusterUID"):
+        ended = view.phase in (Phase.SUCCEEDED, Phase.FAILED)
+        if ended or (raw["status"].get("attempt") or {}).get("rayClusterUID"):
             log.error("%s %s/%s cannot be read, it is left alone: %s", KIND, view.namespace, view.name, message)
             return
         metadata = raw["metadata"]

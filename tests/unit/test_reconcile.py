@@ -1,13 +1,14 @@
 """The loop around the decisions: what an error makes of a key, and that no request is made twice."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from tests.builders import UID, a_run_object, some_settings
+from tests.builders import UID, a_run_object, merged, some_settings
 from tests.unit.cluster.caches import an_observer, some_caches
 from tests.unit.cluster.server import FakeServer, a_status
 from tests.unit.engine.worlds import NOW
@@ -41,10 +42,13 @@ class Desk:
         )
 
     async def look(self, lane: Lane = Lane.CLEANUP) -> None:
-        """One pass of one worker over the run."""
+        """Let one worker pass over the run until nothing is to be done now."""
         self.queue.add(UID, lane)
         task = asyncio.create_task(self.reconciler.work())
-        await asyncio.sleep(0.1)
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if not len(self.queue) and not self.queue._active:
+                break
         task.cancel()
         await asyncio.wait([task])
 
@@ -201,6 +205,52 @@ async def test_a_spec_that_cannot_be_read_is_rejected_without_a_trace() -> None:
         assert await desk.reconciler._guarded(UID, Lane.CLUSTER) == "ok"
     assert server.bodies[0]["status"]["phase"] == "Rejected"
     assert "algorithm" in server.bodies[0]["status"]["message"]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_run_that_has_ended_stays_so_when_another_version_cannot_read_it(phase: str) -> None:
+    # It ended before it had a RayCluster.
+    raw = a_run_object(status={"phase": phase})
+    del raw["spec"]["algorithm"]
+    server = FakeServer()
+    async with server.client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(raw)
+        assert await desk.reconciler._guarded(UID, Lane.CLUSTER) == "ok"
+    assert server.requests == []
+
+
+class ServerThatKeeps(FakeServer):
+    """Keeps the status of the one run that it has."""
+
+    def __init__(self, run: dict[str, Any], answers: list[Any]) -> None:
+        super().__init__(answers=answers)
+        self.run = run
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "PATCH":
+            version = {"resourceVersion": str(2000 + len(self.requests))}
+            self.run = merged(self.run, {"metadata": version, "status": (await request.json())["status"]})
+            self.answers.insert(0, web.json_response(self.run))
+        return await super()._handle(request)
+
+
+async def test_a_right_to_read_that_goes_while_a_configmap_is_missing_costs_one_request() -> None:
+    run = a_run_object(dataset={"train": {"image": None, "configMap": {"name": "tasks"}}})
+    server = ServerThatKeeps(run, answers=[web.json_response(a_status(404), status=404)])
+    async with server.client() as client:
+        desk = Desk(client)
+        desk.caches.runs.put(run)
+        await desk.look()
+        assert paths(server) == ["GET configmaps/tasks", "PATCH tuningruns/math-agent/status"]
+        # Five seconds later.
+        known = desk.memory.of(UID, NOW)
+        known.references["tasks"] = replace(known.references["tasks"], read_at=NOW - timedelta(seconds=5))
+        server.answers = [web.json_response(a_status(403), status=403) for _ in range(50)]
+        await desk.look()
+        assert desk.queue.deadlines == 1
+    assert paths(server).count("GET configmaps/tasks") == 2
+    assert server.run["status"]["reason"] == "ReferenceNotFound"
 
 
 async def test_under_load_a_write_of_a_slow_lane_waits_for_the_fast_ones() -> None:
