@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuning_runner.dataset_files import TRAINING_SPLITS, task_files
-from tuning_runner.dataset_formats import DatasetError, read_rows
+from tuning_runner.dataset_formats import TOO_DEEP, DatasetError, read_rows
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ def load_dataset(
     hidden_fields: Sequence[str] = (),
     split: str | None = None,
     usual_splits: Sequence[str] = TRAINING_SPLITS,
+    title: str = "",
 ) -> Dataset:
     """Read all rows of a file or a folder.
 
@@ -41,25 +42,30 @@ def load_dataset(
         split: which files of a folder, None for the first of `usual_splits` that is there, or all of a folder without
             splits.
         usual_splits: names in the order of preference.
+        title: which set of the run it is, for messages; not needed for the training tasks.
 
     Raises:
         DatasetError: says which file and line is wrong, and what it should be.
     """
     files = task_files(path, split, usual_splits)
-    return dataset_of((row for file in files for row in read_rows(file)), str(path), hidden_fields)
+    return dataset_of((row for file in files for row in read_rows(file)), str(path), hidden_fields, title)
 
 
-def dataset_of(entries: Iterable[dict[str, Any]], origin: str, hidden_fields: Sequence[str] = ()) -> Dataset:
+def dataset_of(
+    entries: Iterable[dict[str, Any]], origin: str, hidden_fields: Sequence[str] = (), title: str = ""
+) -> Dataset:
     """Rows as a set with its digest.
 
     Args:
         entries: the rows in their order.
         origin: where they come from, for messages.
         hidden_fields: fields that at least one row must have.
+        title: which set of the run it is, for messages.
 
     Raises:
         DatasetError: without rows, without a hidden field, or with text that no file can hold.
     """
+    origin = f"{origin} ({title})" if title else origin
     rows = tuple(entries)
     if not rows:
         raise DatasetError(f"dataset {origin} has no rows")
@@ -69,10 +75,19 @@ def dataset_of(entries: Iterable[dict[str, Any]], origin: str, hidden_fields: Se
             raise DatasetError(f"no row of dataset {origin} has the hidden field `{name}`; its fields are: {known}")
     digest = hashlib.sha256()
     for number, row in enumerate(rows, start=1):
-        try:
-            digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
-        except UnicodeEncodeError as error:
-            half = ascii(error.object[error.start])
-            text = f"row {number} of dataset {origin} holds {half}, half of a surrogate pair, which is no character"
-            raise DatasetError(text) from error
+        digest.update(_canonical(row, f"row {number} of dataset {origin}"))
     return Dataset(origin, rows, digest.hexdigest())
+
+
+def _canonical(row: dict[str, Any], place: str) -> bytes:
+    """A row as a line of canonical JSON; DatasetError when it is none."""
+    try:
+        return json.dumps(row, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise DatasetError(f"{place} holds {half}, half of a surrogate pair, which is no character") from error
+    except ValueError as error:
+        message = f"{place} holds a number that is not finite, which JSON does not have"
+        raise DatasetError(f"{message}: write null, or leave the field out") from error
+    except RecursionError as error:
+        raise DatasetError(f"{place} has {TOO_DEEP}") from error

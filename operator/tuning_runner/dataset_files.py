@@ -1,13 +1,17 @@
 """Which files of a path hold the tasks: one file, a folder, or a split of a folder.
 
 Called by `dataset`. A split is found by the usual names: `train.jsonl`, `train-00000-of-00002.parquet`,
-`train/part-0.csv`, all of them also inside a folder `data`. Not here: what is in the files (`dataset_formats`).
+`train/part-0.csv`, all of them also inside a folder `data`. No task may be read twice, so files that may hold the same
+tasks are refused: a split in two places, whole and in parts, or a part in two formats. Not here: what is in the files
+(`dataset_formats`).
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tuning_runner.dataset_formats import DatasetError, is_task_file, name_endings
+from tuning_runner.dataset_formats import DatasetError, is_task_file, name_endings, name_parts
+from tuning_runner.permissions import not_readable
 
 TRAINING_SPLITS = ("train",)
 """What a folder of training tasks is looked through for when the run names no split."""
@@ -15,6 +19,12 @@ EVALUATION_SPLITS = ("test", "validation", "heldout")
 """The same for an evaluation set; the first that is there is taken."""
 _KNOWN_SPLITS = (*TRAINING_SPLITS, *EVALUATION_SPLITS, "valid", "val", "dev", "eval")
 """Names by which a folder shows that it has splits: such a folder is never read whole."""
+_BEGINNINGS = tuple(f"{split}{sign}" for split in _KNOWN_SPLITS for sign in "-_.")
+_PART = re.compile(r"([-_])(\d+)(-of-\d+)?")
+"""What may follow a split's name: the number of a part."""
+
+_Kind = tuple[str, str | int]
+"""Form and which of it: files of one place are no copies when all have one form, and each is another one of it."""
 
 
 def task_files(path: Path, split: str | None, usual_splits: Sequence[str]) -> tuple[Path, ...]:
@@ -27,8 +37,15 @@ def task_files(path: Path, split: str | None, usual_splits: Sequence[str]) -> tu
         usual_splits: names in the order of preference.
 
     Raises:
-        DatasetError: says what is there instead.
+        DatasetError: says what is there instead, or which files may hold the same tasks.
     """
+    try:
+        return _task_files(path, split, usual_splits)
+    except PermissionError as error:
+        raise DatasetError(f"dataset {path}: {not_readable(error, path)}") from error
+
+
+def _task_files(path: Path, split: str | None, usual_splits: Sequence[str]) -> tuple[Path, ...]:
     if path.is_file():
         if not is_task_file(path):
             raise DatasetError(f"dataset {path} must end with one of {name_endings()}")
@@ -52,7 +69,7 @@ def _chosen(folder: Path, usual_splits: Sequence[str]) -> tuple[Path, ...]:
     for split in usual_splits:
         if found := _of_split(folder, split):
             return found
-    if others := [f"`{split}`" for split in _KNOWN_SPLITS if _of_split(folder, split)]:
+    if others := [f"`{split}`" for split in _KNOWN_SPLITS if _places(folder, split)]:
         wanted = ", ".join(f"`{split}`" for split in usual_splits)
         message = f"dataset folder {folder} has the splits {', '.join(others)}, but none that is called {wanted}"
         raise DatasetError(f"{message}: set `split` to the one that you mean")
@@ -60,15 +77,60 @@ def _chosen(folder: Path, usual_splits: Sequence[str]) -> tuple[Path, ...]:
     if not files:
         message = f"dataset folder {folder} has no file that ends with {name_endings()}"
         raise DatasetError(f"{message}; it has: {_entries(folder)}")
-    return files
+    if parts := [file for file in files if file.name.startswith(_BEGINNINGS)]:
+        message = f"dataset folder {folder} has {parts[0].name}, which is named after a split and something else"
+        raise DatasetError(
+            f"{message}: set `split` to the whole name of the file that you mean, as {name_parts(parts[0])[0]}"
+        )
+    return _without_copies(folder, {file: _by_format(file) for file in files})
 
 
 def _of_split(folder: Path, split: str) -> tuple[Path, ...]:
-    found: list[Path] = []
+    """The files of a split, all from one place; none when it is not there."""
+    places = _places(folder, split)
+    if len(places) > 1:
+        raise _twice(folder, next(iter(places[0])), next(iter(places[1])))
+    return _without_copies(folder, places[0]) if places else ()
+
+
+def _places(folder: Path, split: str) -> list[dict[Path, _Kind]]:
+    """Where there are files of a split, and which."""
+    found: list[dict[Path, _Kind]] = []
     for base in (folder, folder / "data"):
-        found += [file for file in _files(base) if file.name.startswith((f"{split}.", f"{split}-", f"{split}_"))]
-        found += _files(base / split)
-    return tuple(found)
+        found.append({file: part for file in _files(base) if (part := _part(file, split))})
+        found.append({file: _by_format(file) for file in _files(base / split)})
+    return [files for files in found if files]
+
+
+def _part(file: Path, split: str) -> _Kind | None:
+    """Which part of the split a file is by its name, the whole of it, or none."""
+    stem, _ = name_parts(file)
+    if stem == split:
+        return "whole", 0
+    found = _PART.fullmatch(stem, len(split)) if stem.startswith(split) else None
+    return (found[1] + (found[3] or ""), int(found[2])) if found else None
+
+
+def _by_format(file: Path) -> _Kind:
+    stem, ending = name_parts(file)
+    return ending, stem
+
+
+def _without_copies(folder: Path, kinds: Mapping[Path, _Kind]) -> tuple[Path, ...]:
+    """The files of one place, after a look at their kinds."""
+    first = next(iter(kinds))
+    seen: dict[str | int, Path] = {}
+    for file, (form, which) in kinds.items():
+        other = seen.setdefault(which, file) if form == kinds[first][0] else first
+        if other is not file:
+            raise _twice(folder, other, file)
+    return tuple(kinds)
+
+
+def _twice(folder: Path, one: Path, other: Path) -> DatasetError:
+    names = f"{one.relative_to(folder)} and {other.relative_to(folder)}"
+    message = f"dataset folder {folder} has {names}, which may hold the same tasks, and none may be read twice"
+    return DatasetError(f"{message}: remove one of them, or set `path` to the file or folder that you mean")
 
 
 def _files(folder: Path) -> tuple[Path, ...]:

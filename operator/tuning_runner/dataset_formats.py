@@ -16,10 +16,14 @@ from typing import Any
 
 from tuning_contract.causes import Cause
 from tuning_runner.episodes.errors import RunError
+from tuning_runner.permissions import not_readable
 
 _COMPRESSED = ".gz"
+_TEXT_OR_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*+"|(NaN|Infinity)')
+"""A string, or what Python's reader takes for a number although JSON has none."""
 _LARGEST_FIELD = 1 << 30
 """Characters of one value of a CSV file: the limit of Python's reader, 131,072, would refuse a long prompt."""
+TOO_DEEP = "more lists and objects within each other than can be read: make it flatter"
 
 Rows = Iterator[tuple[str, Any]]
 """Each row after the words that name its place for a message."""
@@ -40,6 +44,12 @@ def is_task_file(file: Path) -> bool:
 def name_endings() -> str:
     """How a task file's name may end, for a message."""
     return f"{', '.join(_READERS)} (all but .parquet also with {_COMPRESSED})"
+
+
+def name_parts(file: Path) -> tuple[str, str]:
+    """A task file's name without its endings, and the ending of its format, such as `.jsonl` of `train.jsonl.gz`."""
+    ending = _format(file)
+    return file.name.removesuffix(_COMPRESSED).removesuffix(ending), ending
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:
@@ -92,6 +102,8 @@ def _text(file: Path) -> str:
         if file.suffix == _COMPRESSED:
             content = gzip.decompress(content)
         return content.decode("utf-8-sig")
+    except PermissionError as error:
+        raise DatasetError(f"dataset {file}: {not_readable(error, file)}") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DatasetError(f"dataset {file} cannot be read: {error}") from error
 
@@ -99,21 +111,36 @@ def _text(file: Path) -> str:
 def _json_lines(file: Path) -> Rows:
     for number, line in enumerate(re.split("\r\n?|\n", _text(file)), start=1):
         if line.strip():
-            try:
-                yield f"line {number} of {file}", json.loads(line)
-            except ValueError as error:
-                raise DatasetError(f"line {number} of {file} is no JSON: {error}") from error
+            yield f"line {number} of {file}", _parsed(line, file, number)
 
 
 def _json_array(file: Path) -> Rows:
-    try:
-        content = json.loads(_text(file))
-    except ValueError as error:
-        raise DatasetError(f"{file} is no JSON: {error}") from error
+    content = _parsed(_text(file), file)
     if not isinstance(content, list):
         raise DatasetError(f"{file} must be a JSON array of objects, not {type(content).__name__}")
     for number, row in enumerate(content):
         yield f"entry {number} of {file}", row
+
+
+def _parsed(text: str, file: Path, line: int | None = None) -> Any:
+    """The value of a whole file, or of one line of it."""
+    place = f"line {line} of {file}" if line else str(file)
+    constants: list[str] = []
+    try:
+        content = json.loads(text, parse_constant=constants.append)
+    except ValueError as error:
+        raise DatasetError(f"{place} is no JSON: {error}") from error
+    except RecursionError as error:
+        raise DatasetError(f"{place} has {TOO_DEEP}") from error
+    if constants:
+        place = f"line {line or _line_of_constant(text)} of {file}"
+        raise DatasetError(f"{place} has {constants[0]}, which is no JSON: write null, or leave the field out")
+    return content
+
+
+def _line_of_constant(text: str) -> int:
+    found = next(part for part in _TEXT_OR_CONSTANT.finditer(text) if part[1])
+    return text.count("\n", 0, found.start()) + 1
 
 
 def _parquet(file: Path) -> Rows:
@@ -123,6 +150,8 @@ def _parquet(file: Path) -> Rows:
         raise DatasetError(f"{file}: this image cannot read Parquet, since it has no pyarrow; use .jsonl") from error
     try:
         rows = parquet.read_table(file).to_pylist(maps_as_pydicts="strict")
+    except PermissionError as error:
+        raise DatasetError(f"dataset {file}: {not_readable(error, file)}") from error
     except (OSError, ValueError, KeyError) as error:
         raise DatasetError(f"dataset {file} is no readable Parquet file: {error}") from error
     for number, row in enumerate(rows):

@@ -64,7 +64,7 @@ class Sources:
         """
         settings = self._run.dataset
         if settings.hub is not None:
-            train = self._hub_dataset(settings.hub, "train", "dataset.train", settings.hidden_fields)
+            train = self._hub_dataset(settings.hub, "train", "dataset.train")
         else:
             train = load_dataset(Path(settings.path), settings.hidden_fields, settings.split)
         batch = self._run.algorithm.batch_size
@@ -74,10 +74,14 @@ class Sources:
         return train
 
     def evaluation_tasks(self, entry: EvaluationSet) -> Dataset:
-        """The rows of one held-out set; raises as `training_tasks` does."""
+        """The rows of one held-out set; raises as `training_tasks` does.
+
+        A set in which no row has a hidden field is refused, too: it has the solution under another name.
+        """
+        title = f"evaluation set {entry.name}"
         if entry.hub is not None:
-            return self._hub_dataset(entry.hub, f"evaluation/{entry.name}", f"dataset.evaluation[{entry.name}]")
-        return load_dataset(Path(entry.path), split=entry.split, usual_splits=EVALUATION_SPLITS)
+            return self._hub_dataset(entry.hub, f"evaluation/{entry.name}", f"dataset.evaluation[{entry.name}]", title)
+        return load_dataset(Path(entry.path), self._run.dataset.hidden_fields, entry.split, EVALUATION_SPLITS, title)
 
     def base_model(self) -> BaseModel:
         """The model's folder; downloads what the cache lacks.
@@ -94,14 +98,14 @@ class Sources:
         folder = fetch_model(settings.hub, found, self._say)
         return BaseModel(replace(settings, path=str(folder)), found.identity)
 
-    def _hub_dataset(self, source: HubSource, name: str, field: str, hidden_fields: tuple[str, ...] = ()) -> Dataset:
+    def _hub_dataset(self, source: HubSource, name: str, field: str, title: str = "") -> Dataset:
         from tuning_runner.hub import Place
         from tuning_runner.hub_dataset import hub_origin, hub_rows
 
         place = Place(name, f"{field}.huggingFace", "dataset")
         found = self._find(source, place)
         self._say(f"dataset {hub_origin(source)} of the hub at {found.commit[:12]}")
-        return dataset_of(hub_rows(source, found, place), hub_origin(source), hidden_fields)
+        return dataset_of(hub_rows(source, found, place), hub_origin(source), self._run.dataset.hidden_fields, title)
 
     def _find(self, source: HubSource, place: "Place") -> "Found":
         from tuning_runner.hub import Commits

@@ -14,6 +14,7 @@ from tuning_runner.dataset_files import EVALUATION_SPLITS, TRAINING_SPLITS
 from tuning_runner.dataset_formats import DatasetError
 
 ROWS = [{"question": "1 + 1", "answer": "2"}, {"question": "2 + 2", "answer": "4", "level": 3}]
+NESTED = "[" * 100_000 + "]" * 100_000
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -97,6 +98,41 @@ def a_folder(root: Path, *names: str) -> Path:
     return root
 
 
+@pytest.mark.parametrize(
+    ("split", "names", "shown"),
+    [
+        (None, ("train.jsonl", "train.csv", "train_small.jsonl"), "train.csv and train.jsonl"),
+        ("train", ("train.jsonl", "train.csv"), "train.csv and train.jsonl"),
+        ("train", ("train.jsonl", "train.jsonl.gz"), "train.jsonl and train.jsonl.gz"),
+        (None, ("train.jsonl", "data/train-0.jsonl"), "train.jsonl and data/train-0.jsonl"),
+        (None, ("train.jsonl", "train-0.jsonl"), "train-0.jsonl and train.jsonl"),
+        (None, ("train.jsonl", "train/a.jsonl"), "train.jsonl and train/a.jsonl"),
+        (None, ("data/train.jsonl", "data/train/a.jsonl"), "data/train.jsonl and data/train/a.jsonl"),
+        (None, ("train-0.jsonl", "train-0.csv"), "train-0.csv and train-0.jsonl"),
+        (None, ("train-0-of-1.jsonl", "train-1-of-2.jsonl"), "train-0-of-1.jsonl and train-1-of-2.jsonl"),
+        (None, ("train-0.jsonl", "train_1.jsonl"), "train-0.jsonl and train_1.jsonl"),
+        (None, ("train/a.jsonl", "train/b.csv"), "train/a.jsonl and train/b.csv"),
+        (None, ("tasks.jsonl", "tasks.csv"), "tasks.csv and tasks.jsonl"),
+        (None, ("a.jsonl", "b.jsonl", "b.jsonl.gz"), "b.jsonl and b.jsonl.gz"),
+    ],
+)
+def test_files_that_may_hold_the_same_tasks_are_refused(
+    tmp_path: Path, split: str | None, names: tuple[str, ...], shown: str
+) -> None:
+    folder = a_folder(tmp_path, *names)
+    with pytest.raises(DatasetError) as caught:
+        load_dataset(folder, split=split)
+    assert f"has {shown}, which may hold the same tasks" in caught.value.message
+    assert "remove one of them, or set `path` to the file or folder that you mean" in caught.value.message
+
+
+def test_a_folder_of_parts_that_are_named_in_words_is_not_read_whole(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, "train_small.jsonl", "train_big.jsonl")
+    with pytest.raises(DatasetError, match=r"has train_big\.jsonl, which is named .* set `split` .*, as train_big"):
+        load_dataset(folder)
+    assert len(load_dataset(folder, split="train_big").rows) == 1
+
+
 SHARDS = ("data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", "data/test-00000-of-00001.jsonl")
 
 
@@ -118,6 +154,11 @@ SHARDS = ("data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", 
         (("a.jsonl", "b.jsonl", "other/c.jsonl"), None, TRAINING_SPLITS, ("a.jsonl", "b.jsonl")),
         (("trains.jsonl", "tests.jsonl"), None, EVALUATION_SPLITS, ("tests.jsonl", "trains.jsonl")),
         (("train.jsonl", ".train.jsonl", "train.md"), None, TRAINING_SPLITS, ("train.jsonl",)),
+        (("train.jsonl", "train_small.jsonl", "train-mini.csv"), None, TRAINING_SPLITS, ("train.jsonl",)),
+        (("train.jsonl", "train_small.jsonl"), "train_small", TRAINING_SPLITS, ("train_small.jsonl",)),
+        (("train.jsonl", "data/train_small.jsonl"), "train_small", TRAINING_SPLITS, ("data/train_small.jsonl",)),
+        (("train-1.jsonl", "train-0.jsonl"), None, TRAINING_SPLITS, ("train-0.jsonl", "train-1.jsonl")),
+        (("train.jsonl", "test.jsonl", "data/test.jsonl"), None, TRAINING_SPLITS, ("train.jsonl",)),
     ],
 )  # fmt: skip
 def test_the_split_of_a_folder_is_found_by_the_usual_names(tmp_path, names, split, usual, expected):
@@ -181,6 +222,12 @@ def test_empty_lines_are_passed_over(tmp_path):
         ("a.csv", "a,,c, \n1,2,3,4\n", r"line 1 of .*a\.csv, the header, has no name for column 2, 4"),
         ("a.csv", 'a,b\n1,2\n"3,4\n', r"line 3 of .*a\.csv is no CSV: unexpected end of data"),
         ("a.csv", 'a,b\n"1"x,2\n', r"line 2 of .*a\.csv is no CSV"),
+        ("a.jsonl", '{"a": 1}\n{"a": NaN}\n', r"line 2 of .*a\.jsonl has NaN, which is no JSON: write null"),
+        ("a.jsonl", '{"a": -Infinity}\n', r"line 1 of .*a\.jsonl has -Infinity, which is no JSON"),
+        ("a.jsonl", '{"a": 1}\n{"a": 1e999}\n', r"row 2 of dataset .*a\.jsonl holds a number that is not finite"),
+        ("a.json", '[{"\\"NaN": "NaN"},\n{"a": Infinity}]', r"line 2 of .*a\.json has Infinity, which is no JSON"),
+        ("a.jsonl", "{}\n" + NESTED, r"line 2 of .*a\.jsonl has more lists and objects within each other"),
+        ("a.json", NESTED, r"a\.json has more lists and objects within each other than can be read: make it"),
         ("a.jsonl.gz", "{}", r"a\.jsonl\.gz cannot be read: Not a gzipped file"),
         ("a.txt", "a", r"must end with one of \.jsonl, \.json, \.parquet, \.csv"),
         ("a.parquet.gz", "a", r"must end with one of \.jsonl"),
@@ -220,3 +267,12 @@ def test_half_a_letter_in_a_row_is_refused_with_the_rows_number(tmp_path):
         DatasetError, match=r"row 2 of dataset .*tasks\.jsonl holds '\\ud83d', half of a surrogate pair"
     ):
         load_dataset(file)
+
+
+def test_a_number_that_is_not_finite_is_refused_in_a_table_too(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist([{"x": 1.0}, {"x": float("nan")}]), tmp_path / "a.parquet")
+    with pytest.raises(DatasetError, match=r"row 2 of dataset .*a\.parquet holds a number that is not finite"):
+        load_dataset(tmp_path / "a.parquet")

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from tuning_contract.causes import Cause
 from tuning_contract.run_document import LoraSettings, ModelSettings
 from tuning_runner.episodes.errors import RunError
+from tuning_runner.permissions import not_readable, require_readable
 
 
 @dataclass(frozen=True)
@@ -42,23 +43,41 @@ def load_tokenizer(settings: ModelSettings) -> Any:
     """
     folder = Path(settings.path)
     transformers_logging.disable_progress_bar()
+    try:
+        _require_model_folder(folder)
+    except PermissionError as error:
+        raise RunError(Cause.CONFIG_INVALID, f"model folder {folder}: {not_readable(error, folder)}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), padding_side="left", local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise RunError(Cause.CONFIG_INVALID, f"the tokenizer in {folder} cannot be loaded: {error}") from error
+    except ImportError as error:
+        message = f"the tokenizer in {folder} needs a package that the image lacks: add it to `workflow.image`: {error}"
+        raise RunError(Cause.CONFIG_INVALID, message) from error
+    if settings.chat_template_path is not None:
+        tokenizer.chat_template = _chat_template(Path(settings.chat_template_path))
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _require_model_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         found = (
             ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) if folder.is_dir() else "no such folder"
         )
         raise RunError(Cause.CONFIG_INVALID, f"model folder {folder} has no config.json ({found})")
+    require_readable(folder)
+
+
+def _chat_template(file: Path) -> str:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), padding_side="left", local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise RunError(Cause.CONFIG_INVALID, f"the tokenizer in {folder} cannot be loaded: {error}") from error
-    if settings.chat_template_path is not None:
-        try:
-            tokenizer.chat_template = Path(settings.chat_template_path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise RunError(Cause.CONFIG_INVALID, f"the chat template cannot be read: {error}") from error
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(Cause.CONFIG_INVALID, f"the chat template cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        message = f"the chat template {file.name} is no text in UTF-8 ({error}): save it as UTF-8"
+        raise RunError(Cause.CONFIG_INVALID, message) from error
 
 
 def load_model(settings: ModelSettings, tokenizer: Any) -> LoadedModel:
@@ -71,6 +90,10 @@ def load_model(settings: ModelSettings, tokenizer: Any) -> LoadedModel:
         model = AutoModelForCausalLM.from_pretrained(settings.path, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise RunError(Cause.CONFIG_INVALID, f"the model in {settings.path} cannot be loaded: {error}") from error
+    except ImportError as error:
+        message = f"the model in {settings.path} needs a package that the image lacks: choose the unquantised model"
+        message = f"{message}, or add the package to `workflow.image`: {error}"
+        raise RunError(Cause.CONFIG_INVALID, message) from error
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if length is not None and settings.max_model_length > length:
         message = f"`model.maxModelLength` {settings.max_model_length} is more than the model's {length} positions"
