@@ -192,6 +192,35 @@ class Stage:
         status = {"conditions": [condition], "desiredWorkerReplicas": wanted, "readyWorkerReplicas": workers}
         self.api.request("PATCH", path, {"status": status}, MERGE)
 
+    def refuse_head_pod(self) -> str:
+        """Let KubeRay fail to make the head pod, and say so in its way; returns the server's words."""
+        try:
+            self.make_head_pod()
+        except ApiError as error:
+            words: str = json.loads(str(error).partition(": ")[2])["message"]
+        else:
+            raise AssertionError("the server took the head pod")
+        condition = {
+            "type": "ReplicaFailure",
+            "status": "True",
+            "reason": "FailedCreateHeadPod",
+            "message": f"FailedCreateHeadPod\n{words}",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        path = f"{CLUSTERS.format(self.namespace)}/{self.child(CLUSTERS)['metadata']['name']}/status"
+        self.api.request("PATCH", path, {"status": {"conditions": [condition]}}, MERGE)
+        return words
+
+    def allow_pods(self, count: int) -> None:
+        """Set a quota of pods, as the quota's controller would."""
+        quotas = f"/api/v1/namespaces/{self.namespace}/resourcequotas"
+        hard = {"hard": {"pods": str(count)}}
+        self.api.apply(
+            f"{quotas}/pods",
+            json.dumps({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": hard}),
+        )
+        self.api.request("PATCH", f"{quotas}/pods/status", {"status": hard | {"used": {"pods": "0"}}}, MERGE)
+
     def delete(self, collection: str, name: str) -> None:
         """Delete an object at once."""
         self.api.request("DELETE", f"{collection.format(self.namespace)}/{name}", {"gracePeriodSeconds": 0})

@@ -179,6 +179,20 @@ CASES = (
         "Invalid",
         'unknown field "spec.headGroupSpec.template.spec.hostnam"',
     ),
+    Case(
+        "server-claim",
+        CLAIMED | {"cluster": {"head": {"podTemplatePatch": {"spec": {"hostnam": "x"}}}}},
+        "Invalid",
+        'unknown field "spec.headGroupSpec.template.spec.hostnam"',
+        prepare=lambda stage: stage.make_claim("results"),
+    ),
+    Case(
+        "several",
+        TASKS | CLAIMED | {"engine": {"config": {"weight_decai": 0.1}}},
+        "Invalid",
+        "; `checkpoint.volume` needs PersistentVolumeClaim results, which is not in namespace accept-several: "
+        "create it; `dataset.train` needs ConfigMap tasks",
+    ),
 )
 HEALING = tuple(case for case in CASES if case.heal is not None)
 
@@ -269,7 +283,7 @@ def test_a_run_that_waits_costs_no_write_and_no_read_but_of_its_configmap(seen: 
         for name, found in seen.items()
     }
     asked = {name for name, found in reads.items() if found}
-    assert asked == {"config-map", "key", "variable"}
+    assert asked == {"config-map", "key", "variable", "several"}
     assert all(set(reads[name]) == {("get", "configmaps")} for name in asked)
 
 
@@ -277,6 +291,16 @@ def test_a_cluster_that_is_refused_leaves_nothing_behind(seen: dict[str, Seen]) 
     stage = seen["server"].stage
     assert not stage.children(CLUSTERS)
     assert not stage.children(CONFIG_MAPS)
+
+
+def test_a_cluster_that_is_refused_leaves_a_configmap_of_the_runs_own_where_the_claim_was_there_before(
+    seen: dict[str, Seen],
+) -> None:
+    # Where pods would find the claim at once, what they need lies there before them.
+    stage = seen["server-claim"].stage
+    assert not stage.children(CLUSTERS)
+    [left] = stage.children(CONFIG_MAPS)
+    assert [owner["uid"] for owner in left["metadata"]["ownerReferences"]] == [stage.run()["metadata"]["uid"]]
 
 
 def test_a_chained_run_keeps_where_its_model_lies_when_the_other_is_deleted(

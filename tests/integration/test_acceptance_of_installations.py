@@ -183,3 +183,44 @@ def test_the_other_supported_kuberay_takes_every_field(
         # Objects outlive the swap of the schemas.
         stage.delete_run()
         stage.delete(CLUSTERS, stage.child(CLUSTERS)["metadata"]["name"])
+
+
+def shown(stage: Stage) -> dict[str, Any]:
+    """The condition Degraded, once it is True."""
+    return wait_for(
+        "shown refusal",
+        lambda: stage.condition("Degraded").get("status") == "True" and stage.condition("Degraded"),
+        30,
+    )
+
+
+def test_a_pod_that_needs_what_is_not_installed_is_told_in_the_servers_words_and_given_up(
+    another_operator: MakeOperator, stage: Stage
+) -> None:
+    another_operator(WATCH_NAMESPACE=stage.namespace, STARTUP_PATIENCE_SECONDS="13").start()
+    stage.apply(priorityClassName="nowhere")
+    stage.wait_for_phase("Starting")
+    words = stage.refuse_head_pod()
+    assert "is forbidden: no PriorityClass with name nowhere was found" in words
+    assert shown(stage)["reason"] == "ConfigInvalid"
+    assert stage.status["message"] == f"the API server refuses a head pod: {words}"
+    status = stage.wait_for_phase("Failed", 30)
+    assert status["reason"] == "ConfigInvalid"
+    assert status["message"].startswith(f"the API server refuses a head pod: {words} (for ")
+    wait_for("freed cluster", lambda: not stage.children(CLUSTERS))
+
+
+def test_a_quota_without_room_is_told_and_waited_for(another_operator: MakeOperator, stage: Stage) -> None:
+    another_operator(WATCH_NAMESPACE=stage.namespace, STARTUP_PATIENCE_SECONDS="1").start()
+    stage.allow_pods(0)
+    stage.apply()
+    stage.wait_for_phase("Starting")
+    words = stage.refuse_head_pod()
+    assert "exceeded quota" in words
+    assert shown(stage)["reason"] == "PodNotCreated"
+    assert stage.status["phase"] == "Starting"
+    assert stage.status["message"] == f"the API server refuses a head pod: {words}"
+    stage.allow_pods(2)
+    stage.run_head_pod()
+    stage.set_cluster_ready()
+    stage.wait_for_phase("Running")
