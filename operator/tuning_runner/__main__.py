@@ -75,16 +75,20 @@ def parse(text: str) -> RunDocument:
 def prepare_environment(hub: bool) -> int:
     """Set what libraries read when they are imported; returns the CPUs of this container.
 
+    What the run itself has set in `workflow.env` stays.
+
     Args:
         hub: whether model or tasks come from the Hugging Face hub.
     """
     cpus = available_cpus()
-    os.environ["OMP_NUM_THREADS"] = str(cpus)
+    # Ray sets 1 in the process that starts this one, so a 1 says nothing of what the run wants.
+    if os.environ.get("OMP_NUM_THREADS", "1") == "1":
+        os.environ["OMP_NUM_THREADS"] = str(cpus)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if not hub:
         # Everything is in the image or on a volume: a look at the hub would only wait for a time-out.
-        os.environ["HF_HUB_OFFLINE"] = "1"
-        os.environ["HF_DATASETS_OFFLINE"] = "1"
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
     # A bar of progress is thousands of lines in a log; `hub` tells how far a download is.
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"

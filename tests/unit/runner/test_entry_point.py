@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,18 +83,35 @@ def test_an_unknown_key_of_run_json_is_refused_by_name():
         parse(json.dumps(document))
 
 
+CHOSEN = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "OMP_NUM_THREADS")
+"""What a run may set in `workflow.env`."""
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str | None]]:
+    """The chosen variables after the runner has prepared its environment."""
+
+    def prepare(hub: bool, **given: str) -> list[str | None]:
+        monkeypatch.setattr(os, "environ", {"HOME": "/home", **given})
+        prepare_environment(hub)
+        return [os.environ.get(name) for name in CHOSEN]
+
+    return prepare
+
+
 @pytest.mark.parametrize("hub", [True, False])
-def test_the_hubs_clients_are_offline_only_when_nothing_comes_from_a_hub(monkeypatch, hub):
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY"):
-        monkeypatch.setenv(name, "")
-    for name in ("HF_XET_CHUNK_CACHE_SIZE_BYTES", "TRL_EXPERIMENTAL_SILENCE"):
-        monkeypatch.setenv(name, "")
-    prepare_environment(hub)
+def test_the_hubs_clients_are_offline_only_when_nothing_comes_from_a_hub(prepared, hub):
     expected = None if hub else "1"
-    assert [os.environ.get(name) for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")] == [expected] * 2
+    assert prepared(hub) == [expected, expected, str(available_cpus())]
+
+
+def test_what_the_run_has_set_for_the_libraries_stays(prepared):
+    given = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0", "OMP_NUM_THREADS": "3"}
+    assert prepared(False, **given) == ["0", "0", "3"]
+
+
+def test_the_single_thread_that_ray_sets_for_every_job_is_not_taken_for_the_runs_wish(prepared):
+    assert prepared(True, OMP_NUM_THREADS="1")[2] == str(available_cpus())
 
 
 def test_one_source_on_a_hub_is_enough_to_need_it():
