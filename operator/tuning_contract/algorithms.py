@@ -36,8 +36,6 @@ class KnownAlgorithm:
     """One sentence for the documentation."""
     group_relative: bool
     """Advantages compare the episodes of one task, so `groupSize` must be at least 2."""
-    supervised: bool
-    """It learns from answers in the dataset, not from rewards of episodes."""
     engines: tuple[str, ...] = ()
     """Engines that run it in this version; empty when none does yet."""
 
@@ -55,8 +53,6 @@ class Algorithm(KnownAlgorithm):
     gradient_clip: float
     """Largest norm of the gradient."""
     warmup_steps: int
-    trains_every_turn: bool
-    """All turns of an episode are trained with the episode's advantage, however many rows they make."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +74,6 @@ _KNOWN = (
         name="multi_step_grpo",
         summary="Compares the episodes of one task with each other and trains every turn of each.",
         group_relative=True,
-        supervised=False,
         engines=("TRL",),
         advantage=Advantage.GROUP,
         loss_aggregation=LossAggregation.TOKEN,
@@ -86,13 +81,11 @@ _KNOWN = (
         kl_coefficient=0.0,
         gradient_clip=1.0,
         warmup_steps=0,
-        trains_every_turn=True,
     ),
     Algorithm(
         name="rloo",
         summary="Compares each episode with the mean of the others of its task, without scaling by their spread.",
         group_relative=True,
-        supervised=False,
         engines=("TRL",),
         advantage=Advantage.LEAVE_ONE_OUT,
         loss_aggregation=LossAggregation.TOKEN,
@@ -100,13 +93,11 @@ _KNOWN = (
         kl_coefficient=0.0,
         gradient_clip=1.0,
         warmup_steps=0,
-        trains_every_turn=True,
     ),
     Algorithm(
         name="reinforceplusplus",
         summary="Compares each episode with all episodes of the step, so that one episode a task is enough.",
         group_relative=False,
-        supervised=False,
         engines=("TRL",),
         advantage=Advantage.STEP,
         loss_aggregation=LossAggregation.TOKEN,
@@ -114,25 +105,21 @@ _KNOWN = (
         kl_coefficient=0.0,
         gradient_clip=1.0,
         warmup_steps=0,
-        trains_every_turn=True,
     ),
     KnownAlgorithm(
         name="ppo",
         summary="Compares each episode with the estimate of a second model, the critic, that is trained beside it.",
         group_relative=False,
-        supervised=False,
     ),
     KnownAlgorithm(
         name="dpo",
         summary="Learns from pairs of a better and a worse answer in the dataset.",
         group_relative=False,
-        supervised=True,
     ),
     KnownAlgorithm(
         name="sft",
         summary="Learns to repeat the answers in the dataset.",
         group_relative=False,
-        supervised=True,
     ),
 )
 
