@@ -176,7 +176,8 @@ def build_time_mounts(folder: Path) -> list[str]:
 
 def find_uv() -> Path | None:
     """The real uv binary (a version manager's shim would not run inside an image), or None."""
-    for python in dict.fromkeys((sys.executable, "python3")):
+    made = [str(path) for path in sorted(paths.cache_root().glob("uv-*/bin/python"))]  # by `make setup`
+    for python in dict.fromkeys((sys.executable, *made, "python3")):
         command = [python, "-c", "import uv; print(uv.find_uv_bin())"]
         found = subprocess.run(command, capture_output=True, text=True)
         if found.returncode == 0:
