@@ -125,7 +125,7 @@ class Reason(StrEnum):
     DRIVER_EXIT = "DriverExit"
     """Degraded: the run succeeded although its driver ended badly."""
     POD_NOT_CREATED = "PodNotCreated"
-    """Degraded: volumes or network of a pod are not ready, or the API server refuses the pod for now."""
+    """Degraded: a pod is refused for now or does not come, or its volumes or network are not ready."""
     NOT_SUSPENDED = "NotSuspended"
     """Suspended: nobody asked for it."""
     IN_PROGRESS = "InProgress"

@@ -96,6 +96,7 @@ def job(raw: Raw) -> JobView:
         uid=raw["metadata"]["uid"],
         namespace=raw["metadata"].get("namespace", ""),
         owners=owners_of(raw),
+        made_at=from_text(raw["metadata"].get("creationTimestamp")),
         deleting="deletionTimestamp" in raw["metadata"],
         complete=_holds(status, "Complete"),
         failed=failed.get("status") == "True",

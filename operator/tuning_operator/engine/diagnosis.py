@@ -38,6 +38,9 @@ CREATING = timedelta(seconds=600)
 """Volumes and network are ready within seconds, unless something is wrong with them; but before Kubernetes 1.36 the
 kubelet says so only when the images are pulled, and a large one takes minutes."""
 
+DRIVER_DUE = timedelta(seconds=60)
+"""The Job controller makes the driver's pod at once; only its Events tell why it could not."""
+
 _DISRUPTIONS = {
     "PreemptionByScheduler": Cause.PREEMPTED,
     "EvictionByEvictionAPI": Cause.EVICTED,
@@ -80,14 +83,16 @@ def trouble_of(world: World) -> Trouble | None:
     """The trouble of the pods: what is vital first, then the head's before the others', then of those never made."""
     pods = sorted(world.pods, key=lambda pod: (pod.component != meta.COMPONENT_HEAD, pod.name))
     found = [trouble for pod in pods if not pod.deleting for trouble in _of_pod(pod, world)]
-    found += _of_refused(world)
+    found += [*_of_refused(world), *_of_missing_driver(world)]
     return min(found, key=lambda trouble: not trouble.vital, default=None)
 
 
 def next_look(world: World) -> datetime | None:
-    """When a pod that is being made will have taken too long; None while there is none."""
+    """When a pod that is being made, or should be, will have taken too long; None while there is none."""
     begun = [pod.started_at for pod in world.pods if _is_being_made(pod) and pod.started_at is not None]
     due = [moment + CREATING for moment in begun]
+    if world.job is not None and world.job.made_at is not None and not world.drivers:
+        due.append(world.job.made_at + DRIVER_DUE)
     return min((moment for moment in due if moment > world.now), default=None)
 
 
@@ -164,6 +169,16 @@ def _of_refused(world: World) -> Iterator[Trouble]:
     cause = Cause.CONFIG_INVALID if hopeless else Reason.POD_NOT_CREATED
     text = f"{place}: {cluster.refusal}"
     yield Trouble(cause, place, text, hopeless, _is_vital(cluster.refused, "", world))
+
+
+def _of_missing_driver(world: World) -> Iterator[Trouble]:
+    """A Job without a pod: refused by the API server, by a quota for example."""
+    job = world.job
+    if job is None or job.complete or job.failed or job.deleting or job.made_at is None or world.drivers:
+        return
+    if world.now >= job.made_at + DRIVER_DUE:
+        text = f"Job {job.name} has no pod: see kubectl describe job {job.name}"
+        yield Trouble(Reason.POD_NOT_CREATED, meta.COMPONENT_DRIVER, text, hopeless=False)
 
 
 def _is_vital(component: str, container: str, world: World) -> bool:

@@ -143,6 +143,7 @@ class JobView:
     namespace: str = ""
     owners: tuple[str, ...] = ()
     """UIDs of all owners: the garbage collector takes the RayCluster's away, the run's stays."""
+    made_at: datetime | None = None
     deleting: bool = False
     complete: bool = False
     failed: bool = False

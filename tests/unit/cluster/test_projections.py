@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.builders import UID, a_run_object
+from tests.unit.engine.worlds import NOW
 from tuning_operator.cluster import projections
 from tuning_operator.cluster.projections import Raw
 from tuning_operator.engine.world import ContainerState
@@ -48,6 +49,10 @@ def test_conditions_tell_what_latches_and_what_has_ended() -> None:
     assert not projections.cluster(holding("HeadPodReady")).provisioned
     assert (projections.job(holding("Complete")).complete, projections.job(holding("Complete")).failed) == (True, False)
     assert (projections.job(holding("Failed")).complete, projections.job(holding("Failed")).failed) == (False, True)
+    raw = holding("Complete")
+    assert projections.job(raw).made_at is None
+    raw["metadata"]["creationTimestamp"] = "2026-01-02T12:00:00Z"
+    assert projections.job(raw).made_at == NOW
     assert projections.pod(holding("PodReadyToStartContainers")).has_sandbox
     assert not projections.pod(holding("PodScheduled")).has_sandbox
 

@@ -13,6 +13,7 @@ from tests.unit.engine.worlds import (
     a_cluster,
     a_driver,
     a_head,
+    a_job,
     a_running_world,
     a_starting_world,
     a_waiting,
@@ -274,3 +275,22 @@ def test_a_lost_worker_that_may_not_be_made_again_does_not_end_a_training() -> N
     assert todo.status is not None
     assert "phase" not in todo.status.patch
     assert the_degraded(todo)["reason"] == "ConfigInvalid"
+
+
+def test_a_job_whose_pod_does_not_come_is_shown_after_a_minute() -> None:
+    notes = some_notes(config_made=True, since={"trouble": NOW - seconds(20)})
+    made = a_job(made_at=NOW - seconds(60))
+    world = a_running_world(job=made, pods=(a_head(),), notes=notes)
+    todo = planned(world)
+    assert todo.status is not None
+    assert todo.status.patch["reason"] == the_degraded(todo)["reason"] == "PodNotCreated"
+    assert todo.status.patch["message"] == f"Job {made.name} has no pod: see kubectl describe job {made.name}"
+    early = planned(replace(world, now=NOW - seconds(1)))
+    assert early.due == NOW
+    # One that waits for its next try, or has ended, is no trouble.
+    for calm in (
+        replace(world, pods=(a_head(), a_driver("Killed", 3))),
+        replace(world, job=replace(made, deleting=True)),
+    ):
+        write = planned(calm).status
+        assert write is None or write.patch.get("reason") != "PodNotCreated"
