@@ -49,7 +49,7 @@ def unknown_fields(value: Any, schema: dict[str, Any], where: str) -> list[str]:
     """Paths of fields that the schema does not have."""
     if isinstance(value, list):
         return [name for item in value for name in unknown_fields(item, schema["items"], f"{where}[]")]
-    if not isinstance(value, dict) or "properties" not in schema:
+    if not isinstance(value, dict) or "properties" not in schema or schema.get("x-kubernetes-preserve-unknown-fields"):
         return []
     known = schema["properties"]
     found = [f"{where}.{name}" for name in value if name not in known]
@@ -63,8 +63,14 @@ def example_of(run: TuningRun) -> Path | None:
     image = run.spec.workflow.image
     if image is None:
         return None
-    name = OTHER_IMAGES.get(image) or image.removeprefix("agent-tuning/").removesuffix(":0.1")
+    name = OTHER_IMAGES.get(image) or image.removeprefix("agent-tuning/").removesuffix(f":{minor_version()}")
     return ROOT / "images" / "examples" / name
+
+
+def minor_version() -> str:
+    """The version of the chart's programs without its last number, as images are tagged."""
+    chart = yaml.safe_load((ROOT / "charts/agent-tuning-operator/Chart.yaml").read_text())
+    return str(chart["appVersion"]).rpartition(".")[0]
 
 
 def config_maps(path: Path) -> dict[str, dict[str, str]]:
@@ -133,6 +139,18 @@ def test_what_a_sample_names_in_its_image_is_there(path: Path) -> None:
     assert "COPY train.jsonl heldout.jsonl /opt/data/" in dockerfile
     assert all((example / file.path.removeprefix("/opt/data/")).exists() for file in files)
     assert run.spec.model.image is None or run.spec.model.image.path in dockerfile
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_the_image_of_a_sample_is_one_that_the_readme_builds_under_the_tag_of_this_version(path: Path) -> None:
+    image = the_run(path).spec.workflow.image
+    if image is None or image in OTHER_IMAGES:
+        return
+    name, _, tag = image.removeprefix("agent-tuning/").partition(":")
+    assert tag == minor_version()
+    line = next(line for line in path.read_text().splitlines() if f"image: {image}" in line)
+    assert f"# your registry's name of images/examples/{name}" in line
+    assert f"-t $REGISTRY/{name}:{tag} images/examples/{name}" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
