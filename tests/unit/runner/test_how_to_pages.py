@@ -14,8 +14,9 @@ from tests.builders import a_run, a_spec, merged
 from tests.unit.api.test_crd import SCHEMA
 from tests.unit.api.test_samples import unknown_fields
 from tests.unit.runner.documents import REPOSITORY
-from tests.unit.runner.episodes.scripted import CharacterRenderer, GenerationRequest, ScriptedPolicy, a_bench
+from tests.unit.runner.episodes.scripted import CharacterRenderer, ScriptedPolicy, a_bench
 from tuning_contract.outcomes import Outcome
+from tuning_operator.desired import fragments
 from tuning_runner.dataset import load_dataset
 from tuning_runner.dataset_files import EVALUATION_SPLITS, TRAINING_SPLITS
 from tuning_runner.dataset_formats import name_endings
@@ -26,6 +27,9 @@ PAGES = REPOSITORY / "docs" / "how-to"
 WORKFLOW, DATASET, MODEL = (
     PAGES / f"{name}.md" for name in ("write-a-workflow", "bring-a-dataset", "talk-to-the-tuned-model")
 )
+ALGORITHM = PAGES / "choose-an-algorithm.md"
+DOCUMENTS = (*sorted((REPOSITORY / "docs").glob("*/*.md")), REPOSITORY / "README.md")
+LINKING = [page for page in DOCUMENTS if "](" in page.read_text()]
 TASK = {"question": "3", "answer": "3"}
 
 
@@ -56,16 +60,49 @@ async def test_a_workflow_of_the_page_is_scored_by_its_judge(module: str) -> Non
 
 
 @pytest.mark.usefixtures("modules")
-async def test_the_agent_with_agentscope_calls_its_tool() -> None:
-    def calls(prompt: str, request: GenerationRequest) -> str:
-        del request
-        return "it is 3" if "tool\n" in prompt.rsplit("assistant", 2)[-2] else 'call add {"a": 1, "b": 2}'
+async def test_the_agent_with_agentscope_is_scored_by_its_judge() -> None:
+    policy = ScriptedPolicy(lambda prompt, _: " 3\n" if "1 + 2" in prompt else "4")
+    async with a_bench("run", "judge", module="adder", policy=policy) as bench:
+        right, wrong = await bench.run([{"question": text, "answer": "3"} for text in ("1 + 2", "1 + 1")])
+    assert (right.record.outcome, right.record.reward) == (Outcome.COMPLETED, 1.0), right.record.error
+    assert (wrong.record.outcome, wrong.record.reward) == (Outcome.COMPLETED, 0.0), wrong.record.error
 
-    renderer = CharacterRenderer(parses_tool_calls=True)
-    async with a_bench("run", "judge", module="adder", policy=ScriptedPolicy(calls), renderer=renderer) as bench:
+
+@pytest.mark.usefixtures("modules")
+async def test_the_agent_with_a_tool_in_plain_text_calls_it() -> None:
+    policy = ScriptedPolicy(lambda prompt, _: "3" if "The sum is 3." in prompt else "add(1, 2)")
+    async with a_bench("run", "judge", module="caller", policy=policy) as bench:
         (result,) = await bench.run([{"question": "1 + 2", "answer": "3"}])
     assert (result.record.outcome, result.record.reward) == (Outcome.COMPLETED, 1.0), result.record.error
-    assert len(result.turns) == 2
+    assert (len(result.turns), result.record.metrics["called"]) == (2, 1.0)
+
+
+@pytest.mark.usefixtures("modules")
+async def test_an_agent_that_hands_tools_to_the_model_is_refused_by_the_code_that_the_page_names(
+    tmp_path: Path,
+) -> None:
+    (adder,) = (text for text in blocks(WORKFLOW, "python") if text.startswith("# adder.py"))
+    tool = "from agentscope.tool import Toolkit\ndef add(a: int, b: int):\n    'Add.'\nTOOLS = Toolkit()\n"
+    tool += "TOOLS.register_tool_function(add)\n"
+    changed = adder.replace("memory=", "toolkit=TOOLS, memory=")
+    assert changed != adder
+    (tmp_path / "with_tools.py").write_text(tool + changed)
+    async with a_bench("run", "judge", module="with_tools") as bench:
+        (result,) = await bench.run([TASK])
+    assert result.record.reward is None
+    assert "tools_without_parser" in str(result.record.error)
+    assert "`tools_without_parser`" in WORKFLOW.read_text()
+
+
+@pytest.mark.model
+def test_the_page_says_that_the_engine_has_no_parser_while_it_has_none(tiny_model: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from tuning_runner.engines.trl.renderer import TokenizerRenderer
+
+    renderer = TokenizerRenderer(AutoTokenizer.from_pretrained(tiny_model), frozenset())
+    assert renderer.parses_tool_calls is CharacterRenderer().parses_tool_calls is False
+    assert "no parser for tool calls in this version" in WORKFLOW.read_text()
 
 
 @pytest.mark.usefixtures("modules")
@@ -101,7 +138,7 @@ def test_an_exception_means_what_the_table_of_the_page_says(error: Exception, pl
     assert outcome in rows[0].split("|")[2]
 
 
-@pytest.mark.parametrize("page", [WORKFLOW, DATASET, MODEL], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [WORKFLOW, DATASET, MODEL, ALGORITHM], ids=lambda page: page.stem)
 def test_every_run_of_a_page_is_valid(page: Path) -> None:
     examples = [document for text in blocks(page, "yaml") if "kind" not in (document := yaml.safe_load(text))]
     assert examples
@@ -122,11 +159,24 @@ def _in_place(example: dict[str, Any]) -> dict[str, Any]:
     return merged({name: value for name, value in example.items() if name not in changes}, changes)
 
 
-@pytest.mark.parametrize("page", [WORKFLOW, DATASET, MODEL], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.stem)
 def test_every_file_that_a_page_links_to_exists(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     assert links
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [link for link in links if not link.startswith("https:") and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.stem)
+def test_every_heading_that_a_page_links_to_exists(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
+    missing = [(file, name) for file, name in links if name not in headings(page.parent / file if file else page)]
+    assert missing == []
+
+
+def headings(page: Path) -> set[str]:
+    """Headings of a page as the ends of addresses."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^-_a-z0-9 ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def test_the_row_of_the_page_and_all_formats_are_read(tmp_path: Path) -> None:
@@ -139,6 +189,19 @@ def test_the_row_of_the_page_and_all_formats_are_read(tmp_path: Path) -> None:
     assert endings == re.findall(r"\.\w+", name_endings().partition("(")[0])
     text = DATASET.read_text()
     assert all(f"`{split}`" in text for split in (*TRAINING_SPLITS, *EVALUATION_SPLITS))
+
+
+def test_the_pod_of_the_page_may_run_where_restricted_is_enforced() -> None:
+    text = MODEL.read_text()
+    manifest = re.search(r"<<EOF\n(.*?)^EOF$", text, re.DOTALL | re.MULTILINE)
+    assert manifest
+    pod = yaml.safe_load(manifest[1])
+    assert pod["spec"]["securityContext"] == fragments.pod_security()
+    (container,) = pod["spec"]["containers"]
+    assert container["securityContext"] == fragments.container_security(read_only_root=False)
+    (volume,) = pod["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == "$CLAIM"
+    assert set(re.findall(r"\$(\w+)", manifest[1])) <= set(re.findall(r"^(\w+)=", text, re.MULTILINE))
 
 
 @pytest.mark.model
