@@ -10,7 +10,6 @@ import contextlib
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from tuning_contract.run_document import RunDocument
@@ -49,12 +48,17 @@ class EpisodeHost:
         return self._loading
 
     def _make_pool(self) -> Pool:
-        settings = WorkerSettings(workflow=self._run.workflow, size=self._run.rollout.concurrency)
+        settings = WorkerSettings(self._run.workflow, self._run.rollout.concurrency, gateway_host=self._gateway_host)
         if not self._run.cluster.episode_nodes:
             return WorkerPool(settings)
         from tuning_runner.ray_workers import RayWorkerPool  # it imports Ray
 
         return RayWorkerPool(settings, say)
+
+    @property
+    def _gateway_host(self) -> str:
+        """The address that episodes reach: this node's where they run on others."""
+        return own_address() if self._run.cluster.episode_nodes else "127.0.0.1"
 
     def serve(self, policy: Policy, renderer: Renderer) -> None:
         """Open the gateway; the user's code must have been loaded."""
@@ -70,9 +74,7 @@ class EpisodeHost:
             max_response_tokens=run.model.max_response_tokens,
             turns=run.rollout.limits.turns,
         )
-        listening = GatewaySettings(run_attempt=self._attempt, limits=limits)
-        if run.cluster.episode_nodes:
-            listening = replace(listening, host=own_address())
+        listening = GatewaySettings(run_attempt=self._attempt, limits=limits, host=self._gateway_host)
         gateway = Gateway(policy, renderer, listening)
         await gateway.start()
         self._gateway = gateway

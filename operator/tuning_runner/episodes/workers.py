@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +39,22 @@ class WorkerSettings:
     """Between an episode's deadline, which asynchronous code notices itself, and the kill."""
     start_seconds: float = 300.0
     """For importing the user's modules."""
+    gateway_host: str = "127.0.0.1"
+    """Address of the gateway, which no client of user code may look for behind a proxy."""
     search_path: tuple[str, ...] | None = None
     """Where modules are looked for; None: where this process looks."""
+
+
+def _environment(gateway_host: str, paths: Sequence[str]) -> dict[str, str]:
+    """The variables of user code: those of this process, with our modules and a direct way to the gateway."""
+    found = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    # A client reads one of the two only: what one of them says must not get lost by setting the other.
+    given = found.get("no_proxy") or found.get("NO_PROXY") or ""
+    for name in ("no_proxy", "NO_PROXY"):
+        hosts = found.get(name) or given
+        # A star means all hosts, and clients understand it when it stands alone.
+        found[name] = hosts if hosts.strip() == "*" else ",".join(filter(None, [hosts, gateway_host]))
+    return found
 
 
 class _Template:
@@ -57,7 +71,7 @@ class _Template:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "tuning_runner.episodes.worker_process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in paths)},
+                env=_environment(settings.gateway_host, [path or os.getcwd() for path in paths]),
                 stdin=subprocess.DEVNULL,
             )
 

@@ -157,7 +157,7 @@ async def test_a_host_with_episode_nodes_serves_the_model_on_its_nodes_address_a
     def all_printed() -> bool:
         nonlocal printed
         printed += capsys.readouterr().out
-        return "an agent was asked hi" in printed
+        return f"an agent was asked hi, with no proxy for {ray_cluster.own_address()}" in printed
 
     await until(all_printed)
     assert "episode workers on 2 nodes" in printed

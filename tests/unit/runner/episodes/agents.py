@@ -39,7 +39,7 @@ async def without_judge(task: Task, model: Any) -> WorkflowOutput:
 
 
 async def prints(task: Task, model: Any) -> WorkflowOutput:
-    print(f"an agent was asked {task['question']}", flush=True)
+    print(f"an agent was asked {task['question']}, with no proxy for {os.environ['no_proxy']}", flush=True)
     return await answers(task, model)
 
 

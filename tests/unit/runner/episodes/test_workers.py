@@ -167,3 +167,59 @@ def _runs(process: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"NO_PROXY": "example.com"},
+        {"no_proxy": "example.com"},
+        {"NO_PROXY": "*"},
+        {"NO_PROXY": "a.b", "no_proxy": ""},
+    ],
+    ids=str,
+)
+async def test_clients_of_user_code_reach_the_model_beside_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    for package in ("openai", "httpx", "requests"):
+        pytest.importorskip(package)
+    for name in ("HTTP_PROXY", "ALL_PROXY", "NO_PROXY"):
+        for spelling in (name, name.lower()):
+            monkeypatch.delenv(spelling, raising=False)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    for name, hosts in given.items():
+        monkeypatch.setenv(name, hosts)
+    module = "tests.unit.runner.episodes.client_agents"
+    async with a_bench("asks_with_each_client", judge=None, module=module, size=1) as bench:
+        (result,) = await bench.run([{"question": "hi"}])
+    assert result.record.error is None
+    assert result.response == str(["hi"] * 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("10.0.0.1", "10.0.0.1")),
+        ({"NO_PROXY": "a.b"}, ("a.b,10.0.0.1", "a.b,10.0.0.1")),
+        ({"no_proxy": "a.b", "NO_PROXY": "c.d"}, ("a.b,10.0.0.1", "c.d,10.0.0.1")),
+        ({"no_proxy": "*"}, ("*", "*")),
+    ],
+)
+async def test_a_run_keeps_the_hosts_that_it_reaches_without_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], expected: tuple[str, str]
+) -> None:
+    (tmp_path / "no_proxy_agent.py").write_text(
+        "import os\nseen = os.environ['no_proxy'], os.environ['NO_PROXY']\nraise LookupError(repr(seen))"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, hosts in given.items():
+        monkeypatch.setenv(name, hosts)
+    pool = WorkerPool(WorkerSettings(WorkflowSettings("no_proxy_agent:run"), size=1, gateway_host="10.0.0.1"))
+    with pytest.raises(UserCodeError) as caught:
+        await pool.start()
+    assert repr(expected) in caught.value.message
