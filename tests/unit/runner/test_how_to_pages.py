@@ -191,6 +191,15 @@ def test_the_row_of_the_page_and_all_formats_are_read(tmp_path: Path) -> None:
     assert all(f"`{split}`" in text for split in (*TRAINING_SPLITS, *EVALUATION_SPLITS))
 
 
+def test_the_image_of_the_page_puts_its_code_where_the_runner_image_looks_for_it() -> None:
+    (text,) = blocks(WORKFLOW, "dockerfile")
+    (folder,) = re.findall(r"^COPY sums.py (\S+)/$", text, re.MULTILINE)
+    looked_into = re.search(r"printf '([^']+)' >\S*\.pth", (REPOSITORY / "images/runner-trl/install.sh").read_text())
+    assert looked_into
+    assert folder in looked_into[1].split("\\n")
+    assert "ENV" not in text  # `workflow.source` would hide it.
+
+
 def test_the_pod_of_the_page_may_run_where_restricted_is_enforced() -> None:
     text = MODEL.read_text()
     manifest = re.search(r"<<EOF\n(.*?)^EOF$", text, re.DOTALL | re.MULTILINE)
