@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.specs import SCHEMA, Schema, Spec, unions
+from tuning_operator.api.schema import pattern_of
 
 Breaker = Callable[[random.Random, Spec], Spec | None]
 Place = tuple[Any, Any, Schema]
@@ -119,7 +120,9 @@ REFUSED: dict[str, Breaker] = {
         lambda schema, value: "maxLength" in schema and schema.get("type") == "string",
         lambda schema, value: "a" * (schema["maxLength"] + 1),
     ),
-    "a text of another form": _somewhere(lambda schema, value: "pattern" in schema, lambda schema, value: "\n?/ :\n"),
+    "a text of another form": _somewhere(
+        lambda schema, value: pattern_of(schema) is not None, lambda schema, value: "//?\n//?\n"
+    ),
     "a list that is too long": _somewhere(
         lambda schema, value: isinstance(value, list) and len(value) > 0,
         lambda schema, value: value * (schema["maxItems"] + 1),
@@ -146,6 +149,15 @@ REFUSED: dict[str, Breaker] = {
     ),
     "a group of one": _changed(lambda spec: spec["algorithm"].update(type="rloo", groupSize=1)),
     "an old Ray": _changed(lambda spec: spec.update(engine={"rayVersion": "2.52.0"})),
+    "evaluations of nothing": _changed(
+        lambda spec: [spec["dataset"].pop("evaluation", None), spec["algorithm"].update(evaluateEverySteps=1)]
+    ),
+    "tasks in a key that does not say how they are written": _changed(
+        lambda spec: spec["dataset"].update(train={"configMap": {"name": "a", "key": "tasks.txt"}})
+    ),
+    "variables that begin like ours": _changed(
+        lambda spec: spec["workflow"].update(envFrom=[{"secretRef": {"name": "a"}, "prefix": "TUNING_"}])
+    ),
     "a reserved key": _changed(lambda spec: spec.update(engine={"config": {"learning_rate": 0.1}})),
     "two GPUs on the head": _changed(lambda spec: _head(spec).update(gpus=2)),
     "a GPU on a worker": _changed(lambda spec: _worker(spec, gpus=1)),

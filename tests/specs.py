@@ -13,6 +13,7 @@ from typing import Any
 
 from tuning_contract.algorithms import ALGORITHMS
 from tuning_operator.api import crd, model, v1alpha1_cluster, v1alpha1_execution, v1alpha1_sources
+from tuning_operator.api.schema import pattern_of
 from tuning_operator.api.v1alpha1_training import GROUP_METHODS
 
 Schema = Mapping[str, Any]
@@ -152,7 +153,7 @@ class _Maker:
         return entries
 
     def _string(self, schema: Schema, path: str) -> str:
-        pattern = schema.get("pattern")
+        pattern = pattern_of(schema)
         if pattern is None:
             return self.fresh("Täxt with \"quotes\", 'more' and a\ttab ")[: schema["maxLength"]]
         value = _BY_PATTERN[pattern](self)
@@ -220,7 +221,7 @@ def _settle(spec: Spec, maker: _Maker) -> None:
     _settle_algorithm(spec)
     for tasks in (spec["dataset"]["train"], *spec["dataset"].get("evaluation", [])):
         for source in (tasks.get("image", {}), tasks.get("volume", {})):
-            if "split" in source:
+            if "split" in source and "path" in source:
                 source["path"] = source["path"].rpartition("/")[0]
     _settle_claim(spec["checkpoint"])
     cluster = spec.get("cluster", {})
@@ -241,6 +242,8 @@ def _settle(spec: Spec, maker: _Maker) -> None:
 
 
 def _settle_algorithm(spec: Spec) -> None:
+    if not spec["dataset"].get("evaluation"):
+        spec["algorithm"].pop("evaluateEverySteps", None)
     lengths = spec["model"]
     if {"maxModelLength", "maxResponseTokens"} & set(lengths):
         lengths["maxModelLength"] = max(lengths.get("maxModelLength", 2048), 64)

@@ -4,6 +4,7 @@ Used by the modules test_api_* and test_property_*. Nothing here decides what is
 """
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ DRY = f"dryRun=All&{STRICT}"
 MERGE_PATCH = "application/merge-patch+json"
 
 Spec = dict[str, Any]
+_VALUE = re.compile(r'^Invalid value: ("(?:[^"\\]|\\.)*": |-?[0-9.e+]+: )?')
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,9 @@ def refusal(plane: ControlPlane, document: Mapping[str, Any]) -> str:
 
 
 def complaints(error: ApiError) -> list[tuple[str, str]]:
-    """Field and message of each complaint in the server's answer."""
+    """Field and message of each complaint in the server's answer, without the value that was wrong."""
     body = json.loads(str(error).partition(": ")[2])
-    return [(cause["field"], cause["message"].removeprefix("Invalid value: ")) for cause in body["details"]["causes"]]
+    return [(cause["field"], _VALUE.sub("", cause["message"])) for cause in body["details"]["causes"]]
 
 
 def judge(plane: ControlPlane, case: RuleCase) -> None:

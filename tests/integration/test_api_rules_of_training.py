@@ -5,7 +5,6 @@ import pytest
 from tests.cluster.control_plane import ControlPlane
 from tests.integration.api_requests import RuleCase, Spec, judge
 from tuning_contract.engine_config import RESERVED
-from tuning_operator.api.v1alpha1_training import STUB_TYPES
 
 pytestmark = pytest.mark.control_plane
 
@@ -17,12 +16,42 @@ EITHER_LENGTH = "set exactly one of `epochs`, `steps`"
 RAY = "`rayVersion` must be at least 2.53.0: earlier ones lack token authentication or the health check in use"
 COMPARES = "must be at least 2 with multi_step_grpo, rloo, which compare the episodes of one task"
 ALONE = {"type": "reinforceplusplus", "groupSize": 1}
-STUB_VALUES = {"number": 1, "string": "x", "boolean": True}
+NATURAL: Spec = {
+    "auto_find_batch_size": True,
+    "chat_template_path": "chat.jinja",
+    "dataset_name": "openai/gsm8k",
+    "eval_strategy": "steps",
+    "importance_sampling_level": "sequence",
+    "loss_type": "dr_grpo",
+    "model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa"},
+    "model_name_or_path": "Qwen/Qwen3-0.6B",
+    "output_dir": "/data/out",
+    "report_to": ["wandb"],
+    "reward_weights": [1, 2.5],
+    "save_strategy": "steps",
+    "scale_rewards": False,
+    "shuffle_dataset": False,
+    "use_cpu": True,
+    "use_peft": True,
+    "use_vllm": False,
+    "warmup_ratio": 0.1,
+    "max_steps": -1,
+}
+"""What people write for a reserved key; a number where it is not here."""
+KEY = (
+    "`key` must end with .jsonl, .json, .csv (these also with .gz) or .parquet, which says how the tasks are written: "
+    "rename it in the ConfigMap, too"
+)
 
 
 def sets(entry: Spec) -> Spec:
     """A run with one held-out set."""
     return {"dataset": {"evaluation": [entry]}}
+
+
+def in_a_map(**reference: str) -> Spec:
+    """A run whose training tasks are in a ConfigMap."""
+    return {"dataset": {"train": {"image": None, "configMap": {"name": "tasks"} | reference}}}
 
 
 RULES = [
@@ -63,6 +92,33 @@ RULES = [
         for path in ("/opt/a.jsonl", "/opt/a.csv.gz", "/opt/a.parquet")
     ),
     RuleCase(
+        "spec.dataset.train.volume.split",
+        "`split` must not be set with one file, of which it cannot choose any: leave it out, or let `path` be a folder",
+        {"dataset": {"train": {"image": None, "volume": {"claimName": "data", "path": "a.json", "split": "train"}}}},
+        {"dataset": {"train": {"image": None, "volume": {"claimName": "data", "split": "train"}}}},
+    ),
+    *(
+        RuleCase("spec.dataset.train.configMap.key", KEY, in_a_map(key=broken), in_a_map(key=kept))
+        for broken, kept in (
+            ("tasks.txt", "tasks.jsonl"),
+            ("jsonl", "tasks.json"),
+            ("tasks.parquet.gz", "tasks.parquet"),
+            ("tasks.csv.zip", "tasks.csv.gz"),
+        )
+    ),
+    RuleCase(
+        "spec.dataset.evaluation[0].configMap.key",
+        KEY,
+        sets({"name": "heldout", "configMap": {"name": "tasks", "key": "tasks"}}),
+        sets({"name": "heldout", "configMap": {"name": "tasks"}}),
+    ),
+    RuleCase(
+        "spec.algorithm.evaluateEverySteps",
+        "`algorithm.evaluateEverySteps` needs a set in `dataset.evaluation`: name one, or leave it out",
+        {"algorithm": {"evaluateEverySteps": 4}},
+        sets(HELDOUT) | {"algorithm": {"evaluateEverySteps": 4}},
+    ),
+    RuleCase(
         "spec.algorithm", EITHER_LENGTH, {"algorithm": {"steps": None}}, {"algorithm": {"steps": None, "epochs": 0.5}}
     ),
     RuleCase("spec.algorithm", EITHER_LENGTH, {"algorithm": {"epochs": 1}}, {}),
@@ -93,7 +149,7 @@ RESERVED_KEYS = [
     RuleCase(
         f"spec.engine.config.{key}",
         f"`{key}` is reserved: set `spec.{owner}` instead",
-        {"engine": {"config": {key: STUB_VALUES[STUB_TYPES.get(key, "number")]}}},
+        {"engine": {"config": {key: NATURAL.get(key, 1)}}},
         {"engine": {"config": {"weight_decay": 0.1}}},
     )
     for key, owner in RESERVED.items()

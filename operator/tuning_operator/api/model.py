@@ -31,6 +31,19 @@ LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
+WORDS = "x-words"
+"""In `json_schema_extra`: what the value of a field with a pattern must be. The CRD then has a rule with these words in
+the place of the pattern, of which the server would show the user the bare regular expression."""
+
+
+def in_words(words: str) -> dict[str, Any]:
+    """For `json_schema_extra`; `words` continue a sentence that begins with the field: "must be ..."."""
+    return {WORDS: words}
+
+
+VARIABLE_WORDS = "must be letters, digits and underscores, the first no digit"
+LABEL_WORDS = "must be lower-case letters, digits and hyphens, the first and last no hyphen"
+
 Quantity = Annotated[
     str,
     Field(coerce_numbers_to_str=True),
@@ -40,17 +53,72 @@ Quantity = Annotated[
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "pattern": QUANTITY_PATTERN,
             "maxLength": 32,
+            WORDS: "must be a quantity of Kubernetes, such as 4, 500m or 16Gi, and not below 0",
         }
     ),
 ]
 """A resource quantity of Kubernetes: YAML may hold 4 or "4" or 500m; read as text."""
 
-ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN_PATTERN)]
-ConfigKey = Annotated[str, Field(min_length=1, max_length=253, pattern=CONFIG_KEY_PATTERN)]
-Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOINT_PATTERN)]
-Path = Annotated[str, Field(min_length=2, max_length=1024, pattern=PATH_PATTERN)]
-RelativePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=RELATIVE_PATH_PATTERN)]
-DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL_PATTERN)]
+ObjectName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=253,
+        pattern=DNS_SUBDOMAIN_PATTERN,
+        json_schema_extra=in_words(
+            "must be lower-case letters, digits, hyphens and dots, the first and last a letter or digit"
+        ),
+    ),
+]
+ConfigKey = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=253,
+        pattern=CONFIG_KEY_PATTERN,
+        json_schema_extra=in_words("must be letters, digits, hyphens, underscores and dots"),
+    ),
+]
+Entrypoint = Annotated[
+    str,
+    Field(
+        min_length=3,
+        max_length=512,
+        pattern=ENTRYPOINT_PATTERN,
+        json_schema_extra=in_words("must be module:function, such as math_agent:run"),
+    ),
+]
+Path = Annotated[
+    str,
+    Field(
+        min_length=2,
+        max_length=1024,
+        pattern=PATH_PATTERN,
+        json_schema_extra=in_words(
+            "must be an absolute path, such as /opt/data, without // . or .. in it and / at its end"
+        ),
+    ),
+]
+RelativePath = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1024,
+        pattern=RELATIVE_PATH_PATTERN,
+        json_schema_extra=in_words(
+            "must be a path below the root, such as data/train, without / at both ends, and // . or .. in it"
+        ),
+    ),
+]
+DnsLabel = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=63,
+        pattern=DNS_LABEL_PATTERN,
+        json_schema_extra=in_words(LABEL_WORDS),
+    ),
+]
 LabelKey = Annotated[str, Field(min_length=1, max_length=317, pattern=LABEL_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
 
@@ -104,7 +172,10 @@ def exactly_one(*fields: str) -> Rule:
 
 def more_than_zero(field: str) -> Rule:
     """A rule for a quantity that may be absent, as it is while the server judges the default of its parent."""
-    expression = f"!has(self.{field}) || quantity(string(self.{field})).isGreaterThan(quantity('0'))"
+    expression = (
+        f"!has(self.{field}) || !isQuantity(string(self.{field})) || "
+        f"quantity(string(self.{field})).isGreaterThan(quantity('0'))"
+    )
     return rule(expression, f"`{field}` must be more than 0", field)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tuning_contract.algorithms import ENGINES, KNOWN_ALGORITHMS, Algorithm
-from tuning_contract.engine_config import RESERVED, TRL_OVERRIDES
+from tuning_contract.engine_config import RESERVED, TRL_OVERRIDES, Override
 from tuning_operator.api import crd, generated, meta
 from tuning_operator.api.reference_words import bounds, kind_of, sentence, shown_default
 
@@ -31,7 +31,9 @@ _HEAD = f"""# TuningRun
 
 `{meta.API_VERSION}`, kind `{meta.KIND}`, short name `{meta.SHORT_NAMES[0]}`. One run trains the model of one agent.
 The same texts are in your terminal: `kubectl explain {meta.SHORT_NAMES[0]}.spec.model`. The API server checks
-everything on this page before it stores a run, so `kubectl apply --dry-run=server -f run.yaml` tells every mistake.
+the fields and rules on this page before it stores a run, so `kubectl apply --dry-run=server -f run.yaml` tells these
+mistakes. What it cannot know, such as the overrides of an engine, a node pool or a claim, the operator checks, and says
+it in the condition `Accepted`.
 
 The smallest run:
 
@@ -193,13 +195,15 @@ def _cell(text: str) -> str:
 
 def _overrides() -> str:
     taken = [
-        f"| `{key}` | {row.kind.problem(None).removeprefix('must be ')} | {_cell(row.meaning)} |"
+        f"| `{key}` | {row.kind.problem(None).removeprefix('must be ')} | {_needs(row)} | {_cell(row.meaning)} |"
         for key, row in TRL_OVERRIDES.items()
     ]
     lines = [
         "### spec.engine.config with engine TRL\n",
-        "| Key | Value | Meaning |",
-        "|---|---|---|",
+        "A key that is not here, a wrong value, or a key without what it needs is told by the operator: the run\n"
+        "is not accepted, reason Invalid.\n",
+        "| Key | Value | Needs | Meaning |",
+        "|---|---|---|---|",
         *taken,
         "\nThese keys are reserved, since a field of the API owns each; the API server refuses them:\n",
         "| Key | Use instead |",
@@ -207,6 +211,12 @@ def _overrides() -> str:
         *(f"| `{key}` | `spec.{owner}` |" for key, owner in RESERVED.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _needs(row: Override) -> str:
+    if row.needs_lora:
+        return "`algorithm.lora`"
+    return "Adam as `optim`" if row.needs_adam else "-"
 
 
 def _algorithms() -> str:

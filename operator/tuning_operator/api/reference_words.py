@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuning_operator.api import model
+from tuning_operator.api.schema import pattern_of
 from tuning_operator.api.v1alpha1_execution import IMAGE_PATTERN, URL_PATTERN
 from tuning_operator.api.v1alpha1_sources import HUB_SPLIT_PATTERN, REPOSITORY_PATTERN, REVISION_PATTERN, SPLIT_PATTERN
 from tuning_operator.api.v1alpha1_training import RAY_VERSION_PATTERN
@@ -62,8 +63,8 @@ def shown_default(schema: Schema) -> str:
 def bounds(schema: Schema) -> str:
     """The limits of a value, "-" where its type says all."""
     parts = []
-    if schema.get("pattern"):
-        parts.append(FORMS[schema["pattern"]])
+    if pattern := pattern_of(schema):
+        parts.append(FORMS[pattern])
     if "maxLength" in schema and not schema.get("x-kubernetes-int-or-string"):
         parts.append(_between(schema.get("minLength", 0), schema["maxLength"], "characters"))
     if "maxItems" in schema:

@@ -6,13 +6,14 @@ reaching a cluster.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from tuning_operator.api.model import ApiModel
+from tuning_operator.api.model import WORDS, ApiModel, Rule, rule
 
 Schema = dict[str, Any]
 
@@ -27,9 +28,10 @@ _KEPT = frozenset(
 _TRANSLATED = frozenset(
     {
         "title", "default", "examples", "properties", "items", "additionalProperties", "patternProperties",
-        "propertyNames", "anyOf", "exclusiveMinimum", "exclusiveMaximum",
+        "propertyNames", "anyOf", "exclusiveMinimum", "exclusiveMaximum", WORDS,
     }
 )  # fmt: skip
+_MATCHES = re.compile(r"^(?:self|string\(self\))\.matches\(r'(.*)'\)$")
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
 
 
@@ -79,6 +81,9 @@ class _Translation:
         result = {key: value for key, value in source.items() if key in _KEPT}
         self._check_type(source, result, where)
         self._translate_bounds(source, result)
+        if WORDS in source:
+            pattern = result.pop("pattern")
+            result["x-kubernetes-validations"] = [_in_words(where, pattern, source)]
         if "properties" in source:
             result["properties"] = {
                 name: self.translate(child, f"{where}.{name}") for name, child in source["properties"].items()
@@ -117,6 +122,21 @@ class _Translation:
             if exclusive in source:
                 result[bound] = source[exclusive]
                 result[exclusive] = True
+
+
+def pattern_of(schema: Mapping[str, Any]) -> str | None:
+    """The regular expression that a value must match, whether a keyword or a rule in words says so."""
+    for entry in schema.get("x-kubernetes-validations", []):
+        if found := _MATCHES.match(entry["rule"]):
+            return found[1]
+    pattern: str | None = schema.get("pattern")
+    return pattern
+
+
+def _in_words(where: str, pattern: str, source: Schema) -> Rule:
+    value = "string(self)" if source.get("x-kubernetes-int-or-string") else "self"
+    field = where.rpartition(".")[2].removesuffix("[]")
+    return rule(f"{value}.matches(r'{pattern}')", f"`{field}` {source[WORDS]}")
 
 
 def _values_of_map(source: Schema) -> Mapping[str, Any] | None:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tuning_operator.api.model import (
     DNS_LABEL_PATTERN,
+    LABEL_WORDS,
     MOUNT_PATH_PATTERN,
     ApiModel,
     DnsLabel,
@@ -20,6 +21,7 @@ from tuning_operator.api.model import (
     Quantity,
     Rule,
     exactly_one,
+    in_words,
     list_map,
     more_than_zero,
     rule,
@@ -40,7 +42,23 @@ RESERVED_MOUNTS = (
 MOST_WORKERS = 1000
 """Worker pods of a run, all groups together."""
 
-MountPath = Annotated[str, Field(min_length=2, max_length=1024, pattern=MOUNT_PATH_PATTERN)]
+MountPath = Annotated[
+    str,
+    Field(
+        min_length=2,
+        max_length=1024,
+        pattern=MOUNT_PATH_PATTERN,
+        json_schema_extra=in_words(
+            "must be an absolute path, such as /data, without : // . or .. in it and / at its end"
+        ),
+    ),
+]
+VolumeName = Annotated[
+    str, Field(min_length=1, max_length=50, pattern=DNS_LABEL_PATTERN, json_schema_extra=in_words(LABEL_WORDS))
+]
+GroupName = Annotated[
+    str, Field(min_length=1, max_length=15, pattern=DNS_LABEL_PATTERN, json_schema_extra=in_words(LABEL_WORDS))
+]
 NodeLabels = Annotated[dict[LabelKey, LabelValue], Field(max_length=16, examples=[{"kubernetes.io/arch": "amd64"}])]
 
 
@@ -91,7 +109,7 @@ class VolumeSpec(ApiModel):
         ),
     )
 
-    name: Annotated[str, Field(min_length=1, max_length=50, pattern=DNS_LABEL_PATTERN, examples=["corpus"])]
+    name: Annotated[VolumeName, Field(examples=["corpus"])]
     """Name of the volume, unique in the pod."""
     mount_path: Annotated[MountPath, Field(examples=["/data/corpus"])]
     """Absolute path at which the Ray container sees it, unique in the pod."""
@@ -120,13 +138,15 @@ class PodSpec(ApiModel):
         # A default is judged before the defaults below it are filled in, hence has().
         more_than_zero("cpu"),
         rule(
-            "!has(self.memory) || quantity(string(self.memory)).compareTo(quantity('512Mi')) >= 0",
+            "!has(self.memory) || !isQuantity(string(self.memory)) || "
+            "quantity(string(self.memory)).compareTo(quantity('512Mi')) >= 0",
             "`memory` must be at least 512Mi: Ray alone needs that",
             "memory",
         ),
         more_than_zero("sharedMemory"),
         rule(
             "!has(self.memory) || !has(self.sharedMemory) || "
+            "!isQuantity(string(self.memory)) || !isQuantity(string(self.sharedMemory)) || "
             "quantity(string(self.sharedMemory)).isLessThan(quantity(string(self.memory)))",
             "`sharedMemory` must be less than `memory`: it is part of it",
             "sharedMemory",
@@ -181,7 +201,7 @@ class WorkerSpec(PodSpec):
         ),
     )
 
-    name: Annotated[str, Field(min_length=1, max_length=15, pattern=DNS_LABEL_PATTERN, examples=["agents"])]
+    name: Annotated[GroupName, Field(examples=["agents"])]
     """Name of the group, unique in the run; it is part of the names of its pods."""
     replicas: Annotated[int, Field(ge=1, le=1000, examples=[2])] = 1
     """Number of pods in the group; training starts when all of them are ready."""

@@ -10,12 +10,14 @@ from pydantic import Field
 
 from tuning_operator.api.model import (
     VARIABLE_PATTERN,
+    VARIABLE_WORDS,
     ApiModel,
     Entrypoint,
     ObjectName,
     Quantity,
     Rule,
     exactly_one,
+    in_words,
     list_map,
     list_set,
     rule,
@@ -71,7 +73,16 @@ class EnvironmentVariable(ApiModel):
         ),
     )
 
-    name: Annotated[str, Field(min_length=1, max_length=253, pattern=VARIABLE_PATTERN, examples=["TOOL_SERVER"])]
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=253,
+            pattern=VARIABLE_PATTERN,
+            json_schema_extra=in_words(VARIABLE_WORDS),
+            examples=["TOOL_SERVER"],
+        ),
+    ]
     """Name of the variable."""
     value: Annotated[str, Field(max_length=4096, examples=["http://tools.ml:8000"])] | None = None
     """Value of the variable, taken literally; it is no place for secrets."""
@@ -93,6 +104,7 @@ class WorkflowSpec(ApiModel):
                 min_length=1,
                 max_length=512,
                 pattern=IMAGE_PATTERN,
+                json_schema_extra=in_words("must be the name of an image, such as team/math-agent:1.3, without blanks"),
                 examples=["registry.example.com/team/math-agent:1.3"],
             ),
         ]
@@ -118,7 +130,7 @@ class ClaimTemplate(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         rule(
-            "quantity(string(self.size)).compareTo(quantity('1Mi')) >= 0",
+            "!isQuantity(string(self.size)) || quantity(string(self.size)).compareTo(quantity('1Mi')) >= 0",
             "`size` must be at least 1Mi: it holds the checkpoints and the final model",
             "size",
         ),
@@ -190,6 +202,7 @@ class RemoteWrite(ApiModel):
             min_length=8,
             max_length=2048,
             pattern=URL_PATTERN,
+            json_schema_extra=in_words("must be an address that begins with http:// or https://, without blanks"),
             examples=["http://prometheus.monitoring.svc:9090/api/v1/write"],
         ),
     ]

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from tuning_operator.api.model import (
     VARIABLE_PATTERN,
+    VARIABLE_WORDS,
     ApiModel,
     ConfigKey,
     ObjectName,
@@ -16,6 +17,7 @@ from tuning_operator.api.model import (
     RelativePath,
     Rule,
     exactly_one,
+    in_words,
     rule,
 )
 
@@ -24,14 +26,48 @@ REVISION_PATTERN = r"^[-._/A-Za-z0-9]+$"
 SPLIT_PATTERN = r"^[-._A-Za-z0-9]+$"
 HUB_SPLIT_PATTERN = r"^[-._A-Za-z0-9]+(\[(-?[0-9]+%?)?:(-?[0-9]+%?)?\])?$"
 
-Repository = Annotated[str, Field(min_length=1, max_length=192, pattern=REPOSITORY_PATTERN)]
-Revision = Annotated[str, Field(min_length=1, max_length=128, pattern=REVISION_PATTERN)]
-Split = Annotated[str, Field(min_length=1, max_length=63, pattern=SPLIT_PATTERN)]
+Repository = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=192,
+        pattern=REPOSITORY_PATTERN,
+        json_schema_extra=in_words("must be owner/name, such as Qwen/Qwen3-0.6B, as the address of the hub shows it"),
+    ),
+]
+Revision = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=128,
+        pattern=REVISION_PATTERN,
+        json_schema_extra=in_words("must be a branch, tag or commit, such as main"),
+    ),
+]
+Split = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=63,
+        pattern=SPLIT_PATTERN,
+        json_schema_extra=in_words("must be letters, digits, hyphens, underscores and dots, such as train"),
+    ),
+]
+
+_TASK_FILE = r"\\.(jsonl|json|csv)(\\.gz)?$|\\.parquet$"
+"""How the name of a file with tasks ends, as the runner's reader has it; for a text in a rule."""
 
 _SPLIT_OF_A_FOLDER = rule(
-    r"!has(self.split) || !self.path.matches('\\.(jsonl|json|csv)(\\.gz)?$|\\.parquet$')",
+    f"!has(self.split) || !has(self.path) || !self.path.matches('{_TASK_FILE}')",
     "`split` must not be set with one file, of which it cannot choose any: leave it out, or let `path` be a folder",
     "split",
+)
+_KEY_WITH_AN_ENDING = rule(
+    # Absent while the server judges the default of its parent.
+    f"!has(self.key) || self.key.matches('{_TASK_FILE}')",
+    "`key` must end with .jsonl, .json, .csv (these also with .gz) or .parquet, which says how the tasks are written: "
+    "rename it in the ConfigMap, too",
+    "key",
 )
 
 
@@ -45,7 +81,7 @@ class KeyReference(ApiModel):
 
 
 class NameReference(ApiModel):
-    """A Secret or ConfigMap in the run's namespace, by its name."""
+    """An object in the run's namespace, by its name."""
 
     name: Annotated[ObjectName, Field(examples=["registry"])]
     """Name of the object, in the run's namespace."""
@@ -69,7 +105,16 @@ class HubDataset(ApiModel):
     """Repository on the hub, as owner/name. It is downloaded once into the cache on the run's claim."""
     subset: Annotated[Split, Field(examples=["main"])] | None = None
     """Subset, also called configuration, of the dataset. Without it: the default one of the dataset."""
-    split: Annotated[str, Field(min_length=1, max_length=95, pattern=HUB_SPLIT_PATTERN, examples=["train[:2000]"])]
+    split: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=95,
+            pattern=HUB_SPLIT_PATTERN,
+            json_schema_extra=in_words("must be a split or a part of one, such as train, train[:2000] or train[90%:]"),
+            examples=["train[:2000]"],
+        ),
+    ]
     """Split of the dataset whose rows are the tasks, or a part of one, by numbers of rows or in percent."""
     revision: Annotated[Revision, Field(examples=["main"])] = "main"
     """Branch, tag or commit of the repository; a commit makes the run repeatable."""
@@ -89,8 +134,8 @@ class ClaimModel(ApiModel):
 
     claim_name: Annotated[ObjectName, Field(examples=["models"])]
     """PersistentVolumeClaim in the run's namespace; it is mounted read-only."""
-    path: Annotated[RelativePath, Field(examples=["Qwen3-0.6B"])]
-    """Path of a Hugging Face folder, relative to the root of the claim."""
+    path: Annotated[RelativePath, Field(examples=["Qwen3-0.6B"])] | None = None
+    """Path of a Hugging Face folder, relative to the root of the claim. Without it: the root."""
 
 
 class RunModel(ApiModel):
@@ -121,9 +166,9 @@ class ClaimFile(ApiModel):
 
     claim_name: Annotated[ObjectName, Field(examples=["data"])]
     """PersistentVolumeClaim in the run's namespace; it is mounted read-only."""
-    path: Annotated[RelativePath, Field(examples=["gsm8k/train.jsonl"])]
+    path: Annotated[RelativePath, Field(examples=["gsm8k/train.jsonl"])] | None = None
     """Path, relative to the root of the claim, of a file (.jsonl, .json, .parquet or .csv; all but .parquet also with
-    .gz) or of a folder of such files."""
+    .gz) or of a folder of such files. Without it: the root, as such a folder."""
     split: Annotated[Split, Field(examples=["train"])] | None = None
     """Files to take from a folder: those that are named after this split, or lie in a folder of its name. Without it:
     train for the training tasks, the first of test, validation and heldout for a held-out set, or all files if none is
@@ -133,19 +178,25 @@ class ClaimFile(ApiModel):
 class TrainingKey(ApiModel):
     """Training tasks in a ConfigMap."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (_KEY_WITH_AN_ENDING,)
+
     name: Annotated[ObjectName, Field(examples=["math-tasks"])]
     """Name of the ConfigMap, in the run's namespace."""
     key: Annotated[ConfigKey, Field(examples=["train.jsonl"])] = "train.jsonl"
-    """Key in the ConfigMap whose value holds the tasks; its ending says how: .jsonl, .json or .csv."""
+    """Key in the ConfigMap whose value holds the tasks; its ending says how: .jsonl, .json or .csv, or in
+    `binaryData` also one of these with .gz, or .parquet."""
 
 
 class EvaluationKey(ApiModel):
     """Held-out tasks in a ConfigMap."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (_KEY_WITH_AN_ENDING,)
+
     name: Annotated[ObjectName, Field(examples=["math-tasks"])]
     """Name of the ConfigMap, in the run's namespace."""
     key: Annotated[ConfigKey, Field(examples=["heldout.jsonl"])] = "heldout.jsonl"
-    """Key in the ConfigMap whose value holds the tasks; its ending says how: .jsonl, .json or .csv."""
+    """Key in the ConfigMap whose value holds the tasks; its ending says how: .jsonl, .json or .csv, or in
+    `binaryData` also one of these with .gz, or .parquet."""
 
 
 class TemplateKey(ApiModel):
@@ -192,11 +243,29 @@ class VariableSource(ApiModel):
 class VariablesSource(ApiModel):
     """A Secret or ConfigMap of which every key becomes a variable."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("secretRef", "configMapRef"),)
-
-    prefix: Annotated[str, Field(min_length=1, max_length=63, pattern=VARIABLE_PATTERN, examples=["TOOL_"])] | None = (
-        None
+    rules: ClassVar[tuple[Rule, ...]] = (
+        exactly_one("secretRef", "configMapRef"),
+        rule(
+            "!has(self.prefix) || !(self.prefix.startsWith('TUNING_') || self.prefix.startsWith('RAY_'))",
+            "`prefix` must not begin with TUNING_ or RAY_, as the variables of the operator and of Ray do: choose "
+            "another, such as TOOL_",
+            "prefix",
+        ),
     )
+
+    prefix: (
+        Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=63,
+                pattern=VARIABLE_PATTERN,
+                json_schema_extra=in_words(VARIABLE_WORDS),
+                examples=["TOOL_"],
+            ),
+        ]
+        | None
+    ) = None
     """Text that is put before every key to make the name of its variable. Without it: the key alone."""
     secret_ref: NameReference | None = None
     """Secret whose keys become variables of the Ray containers."""

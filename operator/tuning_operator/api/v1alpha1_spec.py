@@ -89,6 +89,12 @@ class TuningRunSpec(ApiModel):
         ),
         *needs_lora(ENGINES.values()),
         rule(
+            "!has(self.algorithm.evaluateEverySteps) || "
+            "(has(self.dataset.evaluation) && self.dataset.evaluation.size() > 0)",
+            "`algorithm.evaluateEverySteps` needs a set in `dataset.evaluation`: name one, or leave it out",
+            "algorithm.evaluateEverySteps",
+        ),
+        rule(
             "!has(self.cluster.workers) || self.cluster.workers.size() == 0 || "
             "!has(self.checkpoint.volume.claimTemplate) || "
             "!('ReadWriteOncePod' in self.checkpoint.volume.claimTemplate.accessModes)",

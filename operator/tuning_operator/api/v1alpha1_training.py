@@ -12,10 +12,11 @@ from pydantic import Field, WithJsonSchema
 from tuning_contract.algorithms import ENGINES, KNOWN_ALGORITHMS
 from tuning_contract.engine_config import RESERVED
 from tuning_operator.api.model import (
-    DNS_LABEL_PATTERN,
     ApiModel,
+    DnsLabel,
     Rule,
     exactly_one,
+    in_words,
     list_map,
     list_set,
     rule,
@@ -40,24 +41,29 @@ GROUP_METHODS = tuple(row.name for row in KNOWN_ALGORITHMS.values() if row.group
 
 RAY_VERSION_PATTERN = r"^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$"
 
-STUB_TYPES = {
-    "auto_find_batch_size": "boolean",
-    "chat_template_path": "string",
-    "dataset_name": "string",
-    "eval_strategy": "string",
-    "importance_sampling_level": "string",
-    "loss_type": "string",
-    "model_name_or_path": "string",
-    "output_dir": "string",
-    "report_to": "string",
-    "save_strategy": "string",
-    "scale_rewards": "string",
-    "shuffle_dataset": "boolean",
-    "use_cpu": "boolean",
-    "use_peft": "boolean",
-    "use_vllm": "boolean",
+_TEXT = {"type": "string"}
+_FLAG = {"type": "boolean"}
+_STUBS: dict[str, dict[str, Any]] = {
+    "auto_find_batch_size": _FLAG,
+    "chat_template_path": _TEXT,
+    "dataset_name": _TEXT,
+    "eval_strategy": _TEXT,
+    "importance_sampling_level": _TEXT,
+    "loss_type": _TEXT,
+    "model_init_kwargs": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+    "model_name_or_path": _TEXT,
+    "output_dir": _TEXT,
+    "report_to": {"type": "array", "maxItems": 64, "items": _TEXT},
+    "reward_weights": {"type": "array", "maxItems": 64, "items": {"type": "number"}},
+    "save_strategy": _TEXT,
+    "scale_rewards": _FLAG,
+    "shuffle_dataset": _FLAG,
+    "use_cpu": _FLAG,
+    "use_peft": _FLAG,
+    "use_vllm": _FLAG,
 }
-"""Types of reserved keys that are no numbers: a value of another type is refused for its type already."""
+"""Schemas of reserved keys that are no numbers, as they are mostly written: a value of another type is refused for its
+type, before the rule that names the field to use is asked."""
 
 Temperature = Annotated[float, Field(gt=0, le=10, examples=[0.7])]
 TopP = Annotated[float, Field(gt=0, le=1, examples=[0.95])]
@@ -70,7 +76,7 @@ def _engine_config_schema() -> dict[str, Any]:
         "x-kubernetes-preserve-unknown-fields": True,
         "maxProperties": 64,
         "properties": {
-            key: {"type": STUB_TYPES.get(key, "number"), "description": f"Reserved: set spec.{owner} instead."}
+            key: _STUBS.get(key, {"type": "number"}) | {"description": f"Reserved: set spec.{owner} instead."}
             for key, owner in RESERVED.items()
         },
         "x-kubernetes-validations": [
@@ -95,7 +101,8 @@ class EngineSpec(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         rule(
-            "!has(self.rayVersion) || int(self.rayVersion.split('.')[0]) > 2 || "
+            f"!has(self.rayVersion) || !self.rayVersion.matches(r'{RAY_VERSION_PATTERN}') || "
+            "int(self.rayVersion.split('.')[0]) > 2 || "
             "(int(self.rayVersion.split('.')[0]) == 2 && int(self.rayVersion.split('.')[1]) >= 53)",
             "`rayVersion` must be at least 2.53.0: earlier ones lack token authentication or the health check in use",
             "rayVersion",
@@ -106,7 +113,14 @@ class EngineSpec(ApiModel):
     """The training engine: TRL trains on CPU or on one GPU, Trinity on many GPUs. An engine that the installed
     version does not have is told by the condition Accepted, reason NotAvailable."""
     ray_version: Annotated[
-        str, Field(min_length=5, max_length=32, pattern=RAY_VERSION_PATTERN, examples=["2.60.0"])
+        str,
+        Field(
+            min_length=5,
+            max_length=32,
+            pattern=RAY_VERSION_PATTERN,
+            json_schema_extra=in_words("must be a version of Ray in three numbers, such as 2.60.0"),
+            examples=["2.60.0"],
+        ),
     ] = "2.60.0"
     """Version of Ray in the workflow image, at least 2.53.0."""
     config: EngineConfig = Field(default_factory=dict)
@@ -176,7 +190,7 @@ class EvaluationSet(ApiModel):
         rule("self.name != 'train'", "`name` must not be train, which is the training set's: choose another", "name"),
     )
 
-    name: Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL_PATTERN, examples=["heldout"])]
+    name: Annotated[DnsLabel, Field(examples=["heldout"])]
     """Name of the set, unique in the run; it labels figures and metrics."""
     hugging_face: HubDataset | None = None
     """The tasks are a dataset of the Hugging Face hub."""

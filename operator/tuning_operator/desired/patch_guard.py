@@ -31,7 +31,7 @@ def _off(value: Any) -> bool:
 
 
 def _confined(value: Any) -> bool:
-    return value != "Unconfined"
+    return bool(value != "Unconfined")
 
 
 # Keys, below `spec`, that open the host or give privileges: which values are harmless, and what to do.

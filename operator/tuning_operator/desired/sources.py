@@ -54,9 +54,9 @@ def claims(run: TuningRun, source: ModelSource | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def mount_path(claim: str) -> str:
-    """Where the pods see a claim that is a source."""
-    return f"{environment.CLAIMS_MOUNT}/{claim}"
+def mount_path(claim: str, path: str | None = None) -> str:
+    """Where the pods see a claim that is a source, or what is at a path on it."""
+    return "/".join((environment.CLAIMS_MOUNT, claim, *([path] if path else ())))
 
 
 def model_path(run: TuningRun, source: ModelSource | None) -> str:
@@ -69,7 +69,7 @@ def model_path(run: TuningRun, source: ModelSource | None) -> str:
     if model.image:
         return model.image.path
     if model.volume:
-        return f"{mount_path(model.volume.claim_name)}/{model.volume.path}"
+        return mount_path(model.volume.claim_name, model.volume.path)
     if model.run is None:
         return ""
     if source is None:
@@ -88,7 +88,7 @@ def dataset_path(folder: str, dataset: Dataset) -> str:
     if dataset.config_map:
         return f"{environment.DATASETS_MOUNT}/{folder}/{dataset.config_map.key}"
     if dataset.volume:
-        return f"{mount_path(dataset.volume.claim_name)}/{dataset.volume.path}"
+        return mount_path(dataset.volume.claim_name, dataset.volume.path)
     return dataset.image.path if dataset.image else ""
 
 

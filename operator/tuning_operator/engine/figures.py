@@ -173,9 +173,8 @@ def _model_column(model: ModelSpec) -> str:
     if model.run:
         return f"{model.run.name}/final"
     if model.volume:
-        path = model.volume.path or model.volume.claim_name
-    else:
-        path = model.image.path if model.image else ""
+        return (model.volume.path or model.volume.claim_name).rpartition("/")[2]
+    path = model.image.path if model.image else ""
     return path.rstrip("/").rpartition("/")[2] or NOTHING
 
 

@@ -27,6 +27,8 @@ SHAPES: tuple[Any, ...] = (
     {"spec": {"initContainers": [{"name": "tuning-sidecar", "env": []}]}},
     {"spec": {"volumes": [{"name": "checkpoints"}]}},
     {"metadata": {"labels": {"agenttuning.io/run": "x"}}},
+    {"spec": {"containers": [{"name": "tools", "image": "tools:1"}]}},
+    {"spec": {"dnsPolicy": "Default"}},
 )
 
 

@@ -163,6 +163,12 @@ def test_models_and_tasks_on_claims_are_found_where_those_are_mounted() -> None:
     assert (document.dataset.evaluation[0].path, document.dataset.evaluation[0].split) == ("/opt/data", "test")
 
 
+def test_without_a_path_the_root_of_a_claim_is_meant() -> None:
+    claim: dict[str, Any] = {"image": None, "volume": {"claimName": "all"}}
+    document = run_document.build(a_run(model=claim, dataset={"train": claim}))
+    assert (document.model.path, document.dataset.path) == ("/mnt/claims/all", "/mnt/claims/all")
+
+
 def test_the_model_of_another_run_is_in_its_folder_on_its_claim() -> None:
     run = a_run(model={"image": None, "run": {"name": "base"}})
     source = ModelSource(run_name="base", run_uid="b1946ac9-0000-4000-8000-000000000000", claim_name="results")

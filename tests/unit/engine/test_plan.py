@@ -294,6 +294,7 @@ def test_a_merge_patch_says_only_what_changed() -> None:
         ({"huggingFace": {"repo": "Qwen/Qwen3-0.6B", "revision": "v1.1"}}, "Qwen3-0.6B@v1.1"),
         ({"huggingFace": {"repo": "gpt2", "revision": "0" * 40}}, "gpt2@0000000"),
         ({"volume": {"claimName": "models", "path": "qwen/Qwen3-0.6B"}}, "Qwen3-0.6B"),
+        ({"volume": {"claimName": "qwen3"}}, "qwen3"),
         ({"run": {"name": "first"}}, "first/final"),
     ],
 )
