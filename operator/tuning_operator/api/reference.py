@@ -114,20 +114,22 @@ class _Tables:
     """The tables of all objects. Two objects with the same fields and rules have one table, at the first of them."""
 
     def __init__(self, roots: Mapping[str, Schema]) -> None:
-        self._places: dict[str, list[str]] = {}
+        self._places: dict[str, dict[str, str]] = {}
         for path, schema in roots.items():
-            self._note(_object(schema), path)
+            self._note(schema, path)
 
     def _note(self, schema: Schema, path: str) -> None:
-        self._places.setdefault(_shape(schema), []).append(path)
-        for name, child in schema["properties"].items():
+        """Keep the place, with what the object means there."""
+        inner = _object(schema)
+        self._places.setdefault(_shape(inner), {})[path] = _text(schema)
+        for name, child in inner["properties"].items():
             if _has_fields(child):
-                self._note(_object(child), _below(path, name, child))
+                self._note(child, _below(path, name, child))
 
     def sections(self, schema: Schema, path: str, level: int) -> Iterator[str]:
         """The section of an object, and those of its parts that have not stood before."""
         inner = _object(schema)
-        if self._places[_shape(inner)][0] != path:
+        if self._first(inner) != path:
             return
         yield self.section(inner, path, level)
         for name, child in inner["properties"].items():
@@ -147,16 +149,20 @@ class _Tables:
             default = "**Required**" if name in schema.get("required", []) else shown_default(child)
             cells = [self._link(name, child, path), kind_of(child), default, bounds(child), _cell(_text(child))]
             lines.append(f"| {' | '.join(cells)} |")
-        others = [f"`{place}`" for place in self._places[_shape(schema)][1:]]
-        same = f" The same fields: {', '.join(others)}." if others else ""
+        own = self._places[_shape(schema)]
+        others = [f"- `{place}`" + (f": {text}" if text != own[path] else "") for place, text in own.items()]
+        same = "\n".join(["", "", "The same fields:\n", *others[1:]]) if others[1:] else ""
         table = "\n".join(lines)
         return f"{'#' * level} {path}\n\n{_text(schema)}{same}\n\n{table}\n\n{_rules(schema)}"
 
     def _link(self, name: str, schema: Schema, path: str) -> str:
         if not _has_fields(schema):
             return f"`{name}`"
-        place = self._places[_shape(_object(schema))][0]
-        return f"[`{name}`](#{re.sub(r'[^a-z0-9-]', '', place.lower())})"
+        return f"[`{name}`](#{re.sub(r'[^a-z0-9-]', '', self._first(_object(schema)).lower())})"
+
+    def _first(self, schema: Schema) -> str:
+        """The place where the table of an object stands."""
+        return next(iter(self._places[_shape(schema)]))
 
 
 def _shape(schema: Schema) -> str:

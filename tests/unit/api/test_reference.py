@@ -35,6 +35,23 @@ def test_a_stale_page_is_shown_as_a_difference_and_written_anew(
     assert reference.main(["--check"], tmp_path) == 0
 
 
+def test_a_table_of_several_fields_says_what_the_object_means_at_each() -> None:
+    section = PAGE.partition("#### spec.workflow.envFrom[].secretRef\n")[2].partition("\n| Field")[0]
+    assert section == (
+        "\nSecret whose keys become variables of the Ray containers.\n\nThe same fields:\n\n"
+        "- `spec.workflow.envFrom[].configMapRef`: ConfigMap whose keys become variables of the Ray containers.\n"
+        "- `spec.imagePullSecrets[]`: Secrets with which the images of all pods of the run are pulled.\n"
+    )
+
+
+def test_the_overrides_say_what_they_need_beside_them() -> None:
+    rows = [line.split(" | ") for line in PAGE.partition("| Key | Value | Needs |")[2].splitlines()]
+    needs = {row[0].strip("| `"): row[2] for row in rows if len(row) == 4 and row[0].strip("| `") in TRL_OVERRIDES}
+    wanted = {key: "`algorithm.lora`" for key, row in TRL_OVERRIDES.items() if row.needs_lora}
+    wanted |= {key: "Adam as `optim`" for key, row in TRL_OVERRIDES.items() if row.needs_adam}
+    assert needs == dict.fromkeys(TRL_OVERRIDES, "-") | wanted
+
+
 def test_every_link_on_the_page_leads_to_a_heading_or_a_page() -> None:
     wanted = set(re.findall(r"\]\(#([^)]+)\)", PAGE))
     assert wanted - anchors(PAGE) == set()
@@ -65,7 +82,7 @@ def test_no_cell_breaks_its_table() -> None:
 def test_an_object_of_the_same_fields_is_shown_once() -> None:
     assert "#### spec.dataset.train.huggingFace\n" in PAGE
     assert "#### spec.dataset.evaluation[].huggingFace\n" not in PAGE
-    assert "The same fields: `spec.dataset.evaluation[].huggingFace`." in PAGE
+    assert "The same fields:\n\n- `spec.dataset.evaluation[].huggingFace`\n" in PAGE
 
 
 def test_a_schema_is_told_in_words() -> None:
