@@ -139,6 +139,8 @@ def test_a_misspelt_value_is_refused_by_its_name_at_every_level(path: str) -> No
         ("nodePools[0].maxGPUsPerNode=-1", "at '/nodePools/0/maxGPUsPerNode': minimum: got -1, want 0"),
         ("nodePools[0].resourceName=gpu", "at '/nodePools/0/resourceName': 'gpu' does not match pattern"),
         ("nodePools[0].nodeSelector.gpu=true", "at '/nodePools/0/nodeSelector/gpu': got boolean, want string"),
+        ("nodePools[0].nodeSelector.a b=c", "at '/nodePools/0/nodeSelector': additional properties 'a b' not allowed"),
+        ("podLabels.a/b/c=d", "at '/podLabels': additional properties 'a/b/c' not allowed"),
         ("nodePools[0].tolerations[0].effect=No", "at '/nodePools/0/tolerations/0/effect': value must be one of"),
         ("nodePools[0].tolerations[0].value=x", "at '/nodePools/0/tolerations/0': missing property 'key'"),
         (
