@@ -178,6 +178,8 @@ class PodSpec(ApiModel):
     """Where the pod may or should run, as in the affinity of a pod."""
     priority_class_name: Annotated[ObjectName, Field(examples=["research"])] | None = None
     """PriorityClass of the pod. Without it: priorityClassName of the run."""
+    runtime_class_name: Annotated[ObjectName, Field(examples=["nvidia"])] | None = None
+    """RuntimeClass of the pod, where GPUs need one. Without it: the container runtime of the node's own choice."""
     volumes: Annotated[tuple[VolumeSpec, ...], Field(max_length=16, json_schema_extra=list_map("name"))] = ()
     """More volumes for the Ray container, such as data that the agent's tools read."""
     pod_template_patch: FreeForm = Field(default_factory=dict)

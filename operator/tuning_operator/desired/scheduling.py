@@ -26,7 +26,7 @@ def gpu_resource(pod: PodSpec, settings: Settings) -> str:
 
 
 def placement(run: TuningRun, pod: PodSpec, settings: Settings) -> Manifest:
-    """The parts of a head's or worker's pod spec that choose nodes and rank; those that say nothing are left out."""
+    """The parts of a head's or worker's pod spec that choose nodes, rank and runtime; those that say nothing are left out."""
     found = pool(pod, settings)
     parts: Manifest = {
         "nodeSelector": {**(found.node_selector if found else {}), **pod.node_selector},
@@ -36,6 +36,7 @@ def placement(run: TuningRun, pod: PodSpec, settings: Settings) -> Manifest:
         ],
         "affinity": _as_written(pod.affinity) if pod.affinity else {},
         "priorityClassName": pod.priority_class_name or run.spec.priority_class_name,
+        "runtimeClassName": pod.runtime_class_name,
     }
     return {key: value for key, value in parts.items() if value}
 

@@ -25,7 +25,7 @@ def test_the_example_is_allowed_and_changes_head_and_workers() -> None:
     assert pod_template.problems(run, some_settings()) == ()
     built: Any = raycluster.build(run, some_settings(), 1)["spec"]
     head, worker = built["headGroupSpec"]["template"], built["workerGroupSpecs"][0]["template"]
-    assert head["spec"]["runtimeClassName"] == "nvidia"
+    assert head["spec"]["schedulerName"] == "bin-packing"
     assert head["spec"]["securityContext"] == {
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},

@@ -32,7 +32,7 @@ def test_objects_merge_by_key_and_null_removes_one() -> None:
     found = made(
         {
             "metadata": {"annotations": {"example.com/a": "1", "karpenter.sh/do-not-disrupt": None}},
-            "spec": {"securityContext": {"runAsUser": None, "supplementalGroups": [5]}, "runtimeClassName": "nvidia"},
+            "spec": {"securityContext": {"runAsUser": None, "supplementalGroups": [5]}, "schedulerName": "bin-packing"},
         }
     )
     expected = plain()
@@ -42,7 +42,7 @@ def test_objects_merge_by_key_and_null_removes_one() -> None:
     }
     del expected["spec"]["securityContext"]["runAsUser"]
     expected["spec"]["securityContext"]["supplementalGroups"] = [5]
-    expected["spec"]["runtimeClassName"] = "nvidia"
+    expected["spec"]["schedulerName"] = "bin-packing"
     assert found == expected
 
 

@@ -92,7 +92,7 @@ plausible = st.fixed_dictionaries(
             {},
             optional={
                 "nodeSelector": texts | st.none(),
-                "runtimeClassName": st.just("nvidia"),
+                "schedulerName": st.just("bin-packing"),
                 "securityContext": st.fixed_dictionaries({}, optional={"runAsUser": st.sampled_from((None, 0, 5))}),
                 "volumes": st.lists(
                     st.fixed_dictionaries({"name": st.sampled_from(("x", "run")), "emptyDir": st.just({})})

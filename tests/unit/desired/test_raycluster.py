@@ -291,6 +291,12 @@ def test_a_group_may_have_a_rank_of_its_own() -> None:
     assert worker(run)["template"]["spec"]["priorityClassName"] == "low"
 
 
+def test_each_pod_has_the_container_runtime_that_it_names() -> None:
+    run = a_run(cluster={"head": {"runtimeClassName": "nvidia"}, "workers": [{"name": "a"}]})
+    assert head(run)["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in worker(run)["template"]["spec"]
+
+
 def test_a_claim_is_one_volume_however_often_it_is_mounted() -> None:
     run = a_run(
         model={"image": None, "volume": {"claimName": "shared", "path": "model"}},
