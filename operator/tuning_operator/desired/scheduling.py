@@ -26,7 +26,7 @@ def gpu_resource(pod: PodSpec, settings: Settings) -> str:
 
 
 def placement(run: TuningRun, pod: PodSpec, settings: Settings) -> Manifest:
-    """The parts of a head's or worker's pod spec that choose nodes, rank and runtime; those that say nothing are left out."""
+    """The parts of a pod spec that choose nodes, rank and container runtime; those that say nothing are left out."""
     found = pool(pod, settings)
     parts: Manifest = {
         "nodeSelector": {**(found.node_selector if found else {}), **pod.node_selector},
