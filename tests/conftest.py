@@ -2,7 +2,8 @@
 
 `control_plane`: etcd and kube-apiserver with an audit log and all CRDs, for this test session alone. `cluster`: the
 full cluster of this machine, shared with whoever started it. Where the machine cannot run them the tests are skipped
-with the reason; with REQUIRE_CLUSTER=1 they fail instead.
+with the reason; with REQUIRE_CLUSTER=1 they fail instead. KUBERAY=1.5.1 gives the control plane the CRDs of that
+version of KubeRay instead of the newest one's.
 """
 
 import os
@@ -29,7 +30,7 @@ def control_plane() -> Iterator[ControlPlane]:
     plane = ControlPlane(paths.control_plane_state(f"pytest-{os.getpid()}"))
     try:
         try:
-            plane.start()
+            plane.start(os.environ.get("KUBERAY", KUBERAY_VERSION))
         except UnavailableError as error:
             _unavailable(error)
         yield plane

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.control_plane
 SEEDS = [f"spec-{number}" for number in range(300)]
 BROKEN_EACH = 4
 """Specs that are broken in each way."""
+OBJECTS_OF_OTHERS = ("priorityClassName", "runtimeClassName", "serviceAccountName")
+"""Parts of a pod that name objects which must exist."""
 PODS_OF = 100
 """Runs whose pods are made, too: each has several, and what is in them is the same as in the RayClusters."""
 AT_ONCE = 4
@@ -193,7 +195,7 @@ def pods_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for group in groups:
         template = group["template"]
-        spec = {k: v for k, v in template["spec"].items() if k not in ("serviceAccountName", "priorityClassName")}
+        spec = {k: v for k, v in template["spec"].items() if k not in OBJECTS_OF_OTHERS}
         metadata = template["metadata"] | {"name": "pod"}
         found.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     return found
