@@ -2,8 +2,8 @@
 
 Called by `dataset`. A split is found by the usual names: `train.jsonl`, `train-00000-of-00002.parquet`,
 `train/part-0.csv`, all of them also inside a folder `data`. No task may be read twice, so files that may hold the same
-tasks are refused: a split in two places, whole and in parts, or a part in two formats. Not here: what is in the files
-(`dataset_formats`).
+tasks are refused: a split in two places, whole and in parts, or a file or part in two formats. Not here: what is in
+the files (`dataset_formats`).
 """
 
 import re
@@ -20,8 +20,8 @@ EVALUATION_SPLITS = ("test", "validation", "heldout")
 _KNOWN_SPLITS = (*TRAINING_SPLITS, *EVALUATION_SPLITS, "valid", "val", "dev", "eval")
 """Names by which a folder shows that it has splits: such a folder is never read whole."""
 _BEGINNINGS = tuple(f"{split}{sign}" for split in _KNOWN_SPLITS for sign in "-_.")
-_PART = re.compile(r"([-_])(\d+)(-of-\d+)?")
-"""What may follow a split's name: the number of a part."""
+_PART = re.compile(r"([-_])(\d+)(-of-\d+(-[0-9a-f]{16})?)?")
+"""What may follow a split's name: the number of a part, and a digest in what older versions of `datasets` pushed."""
 
 _Kind = tuple[str, str | int]
 """Form and which of it: files of one place are no copies when all have one form, and each is another one of it."""
@@ -74,15 +74,15 @@ def _chosen(folder: Path, usual_splits: Sequence[str]) -> tuple[Path, ...]:
         message = f"dataset folder {folder} has the splits {', '.join(others)}, but none that is called {wanted}"
         raise DatasetError(f"{message}: set `split` to the one that you mean")
     files = _files(folder)
-    if not files:
-        message = f"dataset folder {folder} has no file that ends with {name_endings()}"
-        raise DatasetError(f"{message}; it has: {_entries(folder)}")
-    if parts := [file for file in files if file.name.startswith(_BEGINNINGS)]:
+    if parts := [file for file in (*files, *_files(folder / "data")) if file.name.startswith(_BEGINNINGS)]:
         message = f"dataset folder {folder} has {parts[0].name}, which is named after a split and something else"
         raise DatasetError(
             f"{message}: set `split` to the whole name of the file that you mean, as {name_parts(parts[0])[0]}"
         )
-    return _without_copies(folder, {file: _by_format(file) for file in files})
+    if not files:
+        message = f"dataset folder {folder} has no file that ends with {name_endings()}"
+        raise DatasetError(f"{message}; it has: {_entries(folder)}")
+    return _without_copies(folder, {file: _by_name(file) for file in files})
 
 
 def _of_split(folder: Path, split: str) -> tuple[Path, ...]:
@@ -98,7 +98,7 @@ def _places(folder: Path, split: str) -> list[dict[Path, _Kind]]:
     found: list[dict[Path, _Kind]] = []
     for base in (folder, folder / "data"):
         found.append({file: part for file in _files(base) if (part := _part(file, split))})
-        found.append({file: _by_format(file) for file in _files(base / split)})
+        found.append({file: _by_name(file) for file in _files(base / split)})
     return [files for files in found if files]
 
 
@@ -108,12 +108,12 @@ def _part(file: Path, split: str) -> _Kind | None:
     if stem == split:
         return "whole", 0
     found = _PART.fullmatch(stem, len(split)) if stem.startswith(split) else None
-    return (found[1] + (found[3] or ""), int(found[2])) if found else None
+    return (found[1] + (found[3] or "").removesuffix(found[4] or ""), int(found[2])) if found else None
 
 
-def _by_format(file: Path) -> _Kind:
-    stem, ending = name_parts(file)
-    return ending, stem
+def _by_name(file: Path) -> _Kind:
+    """Two files of one name are copies in two formats; others are not."""
+    return "", name_parts(file)[0]
 
 
 def _without_copies(folder: Path, kinds: Mapping[Path, _Kind]) -> tuple[Path, ...]:

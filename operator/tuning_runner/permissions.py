@@ -5,6 +5,7 @@ not run as root, while files on a claim often belong to it.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -18,8 +19,8 @@ def not_readable(error: PermissionError, path: Path) -> str:
     return f"user {os.geteuid()} may not read {error.filename or path}: make it readable (chmod -R a+rX)"
 
 
-def require_readable(folder: Path) -> None:
-    """Open every file that lies directly in a folder, hidden ones aside.
+def require_readable(folder: Path, patterns: Sequence[str]) -> None:
+    """Open every file of these names that lies directly in a folder, hidden ones aside.
 
     Libraries take a file that they may not read for one that is not there, or say so in words of their own.
 
@@ -27,5 +28,5 @@ def require_readable(folder: Path) -> None:
         PermissionError: names the first one that cannot be opened.
     """
     for entry in sorted(folder.iterdir()):
-        if entry.name[0] != "." and entry.is_file():
+        if entry.name[0] != "." and any(entry.match(pattern) for pattern in patterns) and entry.is_file():
             entry.open("rb").close()

@@ -197,14 +197,14 @@ def shown(stage: Stage) -> dict[str, Any]:
 def test_a_pod_that_needs_what_is_not_installed_is_told_in_the_servers_words_and_given_up(
     another_operator: MakeOperator, stage: Stage
 ) -> None:
-    another_operator(WATCH_NAMESPACE=stage.namespace, STARTUP_PATIENCE_SECONDS="13").start()
+    another_operator(WATCH_NAMESPACE=stage.namespace, STARTUP_PATIENCE_SECONDS="25").start()
     stage.apply(priorityClassName="nowhere")
     stage.wait_for_phase("Starting")
     words = stage.refuse_head_pod()
     assert "is forbidden: no PriorityClass with name nowhere was found" in words
     assert shown(stage)["reason"] == "ConfigInvalid"
     assert stage.status["message"] == f"the API server refuses a head pod: {words}"
-    status = stage.wait_for_phase("Failed", 30)
+    status = stage.wait_for_phase("Failed", 60)
     assert status["reason"] == "ConfigInvalid"
     assert status["message"].startswith(f"the API server refuses a head pod: {words} (for ")
     wait_for("freed cluster", lambda: not stage.children(CLUSTERS))

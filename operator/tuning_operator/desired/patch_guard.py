@@ -67,7 +67,7 @@ _FORBIDDEN_THERE: dict[Path, tuple[Callable[[Any], bool], str]] = {
 }
 _APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 """What `appArmorProfile` was before it was a field; Kubernetes still takes it."""
-_ACCELERATOR = re.compile(r"gpu|^nvidia\.com/|[./](mig-|tpu|npu|neuron|gaudi|ascend)", re.IGNORECASE)
+_ACCELERATOR = re.compile(r"gpu|[./](mig-|tpu|npu|neuron|gaudi|ascend)", re.IGNORECASE)
 """Resources that Ray must be told of. Others, such as those of network cards, may be added."""
 _LABELLED = ("nodeSelector", "affinity", "topologySpreadConstraints")
 """Below these, keys are labels."""

@@ -111,7 +111,7 @@ def a_folder(root: Path, *names: str) -> Path:
         (None, ("train-0.jsonl", "train-0.csv"), "train-0.csv and train-0.jsonl"),
         (None, ("train-0-of-1.jsonl", "train-1-of-2.jsonl"), "train-0-of-1.jsonl and train-1-of-2.jsonl"),
         (None, ("train-0.jsonl", "train_1.jsonl"), "train-0.jsonl and train_1.jsonl"),
-        (None, ("train/a.jsonl", "train/b.csv"), "train/a.jsonl and train/b.csv"),
+        (None, ("train/a.jsonl", "train/a.csv"), "train/a.csv and train/a.jsonl"),
         (None, ("tasks.jsonl", "tasks.csv"), "tasks.csv and tasks.jsonl"),
         (None, ("a.jsonl", "b.jsonl", "b.jsonl.gz"), "b.jsonl and b.jsonl.gz"),
     ],
@@ -133,6 +133,13 @@ def test_a_folder_of_parts_that_are_named_in_words_is_not_read_whole(tmp_path: P
     assert len(load_dataset(folder, split="train_big").rows) == 1
 
 
+def test_a_file_beside_a_folder_of_such_parts_is_not_taken_for_the_tasks(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, "infos.json", "data/train_small.jsonl")
+    with pytest.raises(DatasetError, match=r"has train_small\.jsonl, which is named .*, as train_small"):
+        load_dataset(folder)
+
+
+HASHED = ("data/train-00000-of-00002-a09b74b3ef9c3b56.jsonl", "data/train-00001-of-00002-3f1c74b3ef9c3b56.jsonl")
 SHARDS = ("data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", "data/test-00000-of-00001.jsonl")
 
 
@@ -150,6 +157,10 @@ SHARDS = ("data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl", 
          ("train/part-0.csv", "train/part-1.csv")),
         (SHARDS, None, TRAINING_SPLITS, SHARDS[:2]),
         (SHARDS, None, EVALUATION_SPLITS, SHARDS[2:]),
+        ((*HASHED, "dataset_infos.json"), None, TRAINING_SPLITS, HASHED),
+        (("train/algebra.jsonl", "train/geometry.csv"), None, TRAINING_SPLITS,
+         ("train/algebra.jsonl", "train/geometry.csv")),
+        (("algebra.jsonl", "geometry.csv"), None, TRAINING_SPLITS, ("algebra.jsonl", "geometry.csv")),
         (("data/test/a.jsonl", "data/train/a.jsonl"), None, EVALUATION_SPLITS, ("data/test/a.jsonl",)),
         (("a.jsonl", "b.jsonl", "other/c.jsonl"), None, TRAINING_SPLITS, ("a.jsonl", "b.jsonl")),
         (("trains.jsonl", "tests.jsonl"), None, EVALUATION_SPLITS, ("tests.jsonl", "trains.jsonl")),

@@ -61,13 +61,17 @@ def load_tokenizer(settings: ModelSettings) -> Any:
     return tokenizer
 
 
+_MODEL_FILES = ("*.json", "*.safetensors", "pytorch_model*.bin", "*.model", "*.txt", "*.jinja")
+"""What the libraries open of a model's folder: what else lies there may belong to anybody."""
+
+
 def _require_model_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         found = (
             ", ".join(sorted(entry.name for entry in folder.iterdir())[:10]) if folder.is_dir() else "no such folder"
         )
         raise RunError(Cause.CONFIG_INVALID, f"model folder {folder} has no config.json ({found})")
-    require_readable(folder)
+    require_readable(folder, _MODEL_FILES)
 
 
 def _chat_template(file: Path) -> str:
