@@ -60,7 +60,9 @@ def _task_files(path: Path, split: str | None, usual_splits: Sequence[str]) -> t
     if split is not None:
         found = _of_split(path, split)
         if not found:
-            raise DatasetError(f"dataset folder {path} has no files of the split `{split}`; it has: {_entries(path)}")
+            wanted = f"{split}.jsonl, {split}-0.jsonl, {split}-00000-of-00002.jsonl or a folder {split}/"
+            message = f"dataset folder {path} has no files of the split `{split}`, such as {wanted}"
+            raise DatasetError(f"{message}; it has: {_entries(path)}")
         return found
     return _chosen(path, usual_splits)
 

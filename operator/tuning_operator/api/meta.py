@@ -15,9 +15,6 @@ CATEGORIES = ("all", "tuning")
 RAY_API_VERSION = "ray.io/v1"
 """Group and version of the RayCluster that is built (KubeRay 1.6)."""
 
-FIELD_MANAGER = "agent-tuning-operator"
-"""Name under which the operator writes."""
-
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "agent-tuning-operator"
 

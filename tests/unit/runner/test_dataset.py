@@ -185,7 +185,7 @@ def test_the_split_of_a_folder_is_found_by_the_usual_names(tmp_path, names, spli
         (("train.jsonl",), None, EVALUATION_SPLITS,
          r"has the splits `train`, but none that is called `test`, `validation`, `heldout`: set `split`"),
         (("train.jsonl", "other/a.csv"), "test", TRAINING_SPLITS,
-         r"has no files of the split `test`; it has: other/, train\.jsonl"),
+         r"has no files of the split `test`, such as test\.jsonl, .* or a folder test/; it has: other/, train\.jsonl"),
         (("other/a.csv",), None, TRAINING_SPLITS, r"has no file that ends with .*; it has: other/"),
     ],
 )  # fmt: skip
