@@ -80,7 +80,7 @@ class Node:
         self.processes.wait("the mount namespace", lambda: _command_name(holder) == "sleep", 10, (HOLDER,))
         settings = self.state / "conf" / "containerd.toml"
         self.processes.start(CONTAINERD, ["containerd", "--config", str(settings)], namespace_of=holder)
-        self.processes.wait("containerd", self._ctr_works, 60, (HOLDER, CONTAINERD))
+        self.processes.wait("containerd", self._serves_pods, 60, (HOLDER, CONTAINERD))
         if self.processes.pid(KUBELET) is None:
             self.remove_pods()
 
@@ -145,11 +145,9 @@ class Node:
 
     def remove_pods(self) -> None:
         """Remove all pods from the runtime, as far as it is there to do so; the kubelet must not run."""
-        crictl = binaries.go_program(binaries.CRICTL) / "crictl"
-        endpoint = ["--runtime-endpoint", f"unix://{SOCKET}", "--timeout", "20s"]
         with suppress(ClusterError):
-            if self.processes.pid(CONTAINERD) is not None and _run([str(crictl), *endpoint, "pods", "--quiet"], 30):
-                _run([str(crictl), *endpoint, "rmp", "--all", "--force"], 90)
+            if self.processes.pid(CONTAINERD) is not None and self._crictl("pods", "--quiet", seconds=30):
+                self._crictl("rmp", "--all", "--force", seconds=90)
 
     def stop(self) -> None:
         """End kubelet, kube-proxy, containerd and what it started; pods are killed."""
@@ -163,9 +161,18 @@ class Node:
         """Remove containerd's folder with all images; nothing may run."""
         shutil.rmtree(self.image_root, ignore_errors=True)
 
-    def _ctr_works(self) -> bool:
+    def _crictl(self, *arguments: str, seconds: float) -> str:
+        """Run the client of the kubelet's protocol (CRI)."""
+        program = binaries.go_program(binaries.CRICTL) / "crictl"
+        return _run([str(program), "--runtime-endpoint", f"unix://{SOCKET}", "--timeout", "20s", *arguments], seconds)
+
+    def _serves_pods(self) -> bool:
+        """Whether a kubelet may start: one that asks before the CRI plugin has recovered its pods ends at once.
+
+        containerd's own client answers earlier, before that recovery.
+        """
         try:
-            return bool(self.ctr("version", seconds=10))
+            return bool(self._crictl("version", seconds=25))
         except ClusterError:
             return False
 
