@@ -60,6 +60,14 @@ class RunDirectory:
         """Created exclusively by the runner: if it exists, the head was replaced inside the attempt."""
         return self.logs(attempt) / "started"
 
+    def stop_request(self, attempt: int) -> Path:
+        """Created by whoever wants the attempt to stop: the sidecar, or the hook that runs before its pod goes."""
+        return self.logs(attempt) / "stop"
+
+    def stopped(self, attempt: int) -> Path:
+        """Created by the runner as its last act, however it ends: nothing more of the attempt will be written."""
+        return self.logs(attempt) / "stopped"
+
     def runner_log(self, attempt: int) -> Path:
         """Everything that the runner printed in this attempt."""
         return self.logs(attempt) / "runner.log"

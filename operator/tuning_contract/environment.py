@@ -17,6 +17,13 @@ RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the name of a variable
 SIDECAR_ADDRESS = "TUNING_SIDECAR_ADDRESS"
 """Base URL of the sidecar in the head pod: driver."""
 
+STOP_TOKEN_DIGEST = "TUNING_STOP_TOKEN_DIGEST"  # noqa: S105 - the name of a variable
+"""Digest of the token that `POST /stop` needs (`stopping`): sidecar. Without it nobody can stop the run that way."""
+STOP_GRACE_SECONDS = "TUNING_STOP_GRACE_SECONDS"
+"""Seconds that a runner which was asked to stop may take: driver and Ray containers."""
+STALL_SECONDS = "TUNING_STALL_SECONDS"
+"""Seconds without a new step after which the training counts as stalled: driver. Without it the driver learns them."""
+
 CONFIG_MOUNT = "/etc/agent-tuning/run"
 """Folder of the run's ConfigMap."""
 RUN_DOCUMENT_KEY = "run.json"

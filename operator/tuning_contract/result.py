@@ -13,6 +13,8 @@ from tuning_contract.checks import are_figures, is_count, is_number, is_text
 
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
+STOPPED = "Stopped"
+"""It was asked to stop, and everything that it had finished is saved: another attempt goes on from there."""
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,16 @@ class WorkflowSettings:
 
 
 @dataclass(frozen=True)
+class ResumeFrom:
+    """Where another run's checkpoints lie, from which this one begins."""
+
+    path: str
+    """Inside the container: that run's folder, or one checkpoint's in it."""
+    mode: str
+    """Continue: its training goes on. Weights: a new training begins with its weights."""
+
+
+@dataclass(frozen=True)
 class CheckpointSettings:
     """Where and how often to save."""
 
@@ -174,6 +184,8 @@ class CheckpointSettings:
     """Folder of the run, relative to the volume's root."""
     claim_name: str
     keep_last: int
+    resume_from: ResumeFrom | None = field(default=None, metadata=LATER)
+    """What the first attempt begins with; the run's own checkpoints win over it."""
 
 
 @dataclass(frozen=True)

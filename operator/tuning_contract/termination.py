@@ -20,10 +20,12 @@ EXIT_FAILED = 10
 """The run failed: another driver pod cannot help (podFailurePolicy FailJob)."""
 EXIT_ATTEMPT_LOST = 11
 """The Ray cluster is lost: another driver pod cannot help (podFailurePolicy FailJob)."""
+EXIT_STOPPED = 12
+"""The runner was asked to stop, and has saved: another driver pod cannot help (podFailurePolicy FailJob)."""
 EXIT_DRIVER_ERROR = 20
 """The driver itself failed: the next pod attaches to the same Ray job."""
 
-VERDICT_CODES = (EXIT_FAILED, EXIT_ATTEMPT_LOST)
+VERDICT_CODES = (EXIT_FAILED, EXIT_ATTEMPT_LOST, EXIT_STOPPED)
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class TerminationMessage:
     """What the driver has to say at its end."""
 
     outcome: str
-    """Succeeded or Failed."""
+    """Succeeded, Failed or Stopped."""
     cause: str = ""
     message: str = ""
     step: int = 0

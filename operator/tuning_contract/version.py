@@ -4,7 +4,7 @@ The operator writes `requires` into run.json; the runner compares it with FEATUR
 so that an older image fails with a sentence instead of ignoring a field.
 """
 
-VERSION = "0.2"
+VERSION = "0.3"
 """major.minor. An operator speaks its own minor version and the two before it."""
 
 FEATURES = frozenset(
@@ -19,6 +19,7 @@ FEATURES = frozenset(
         "dataset_split",
         "engine_config",
         "episode_nodes",
+        "resume_from",
         "algorithm:rloo",
         "algorithm:reinforceplusplus",
     }

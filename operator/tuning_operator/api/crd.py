@@ -110,7 +110,7 @@ def _root_schema() -> dict[str, Any]:
             "spec": structural(TuningRunSpec),
             "status": structural(TuningRunStatus, defaults=False),
         },
-        "x-kubernetes-validations": list(TuningRun.rules),
+        "x-kubernetes-validations": list(TuningRun.validations),
     }
 
 

@@ -141,15 +141,15 @@ class ApiModel(BaseModel):
         protected_namespaces=(),
     )
 
-    rules: ClassVar[tuple[Rule, ...]] = ()
+    validations: ClassVar[tuple[Rule, ...]] = ()
     """Checked by the API server on every write; each message says what to do."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Add the CEL rules to what pydantic generates."""
         schema = handler(core_schema)
-        if cls.rules:
-            handler.resolve_ref_schema(schema)["x-kubernetes-validations"] = list(cls.rules)
+        if cls.validations:
+            handler.resolve_ref_schema(schema)["x-kubernetes-validations"] = list(cls.validations)
         return schema
 
     def to_object(self) -> dict[str, Any]:

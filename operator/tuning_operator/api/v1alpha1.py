@@ -33,7 +33,7 @@ class ObjectMeta(ApiModel):
 class TuningRun(ApiModel):
     """One training of an agent's model."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             f"size(self.metadata.name) <= {NAME_LIMIT} && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             f"`metadata.name` must be at most {NAME_LIMIT} lower-case letters, digits and hyphens, begin with a letter "

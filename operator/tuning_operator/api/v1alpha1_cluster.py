@@ -79,7 +79,7 @@ class VolumeSecret(ApiModel):
 class VolumeScratch(ApiModel):
     """An empty folder that lasts as long as the pod."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (more_than_zero("sizeLimit"),)
+    validations: ClassVar[tuple[Rule, ...]] = (more_than_zero("sizeLimit"),)
 
     size_limit: Annotated[Quantity, Field(examples=["10Gi"])] = "10Gi"
     """Most that may be written into it, as a Kubernetes quantity; the pod is evicted when it is more."""
@@ -88,7 +88,7 @@ class VolumeScratch(ApiModel):
 class VolumeSpec(ApiModel):
     """One more volume of the pod, seen by the Ray container."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         exactly_one("claimName", "configMap", "secret", "emptyDir"),
         rule(
             f"!{list(RESERVED_MOUNTS)!r}.exists(place, (self.mountPath + '/').startsWith(place + '/') || "
@@ -133,7 +133,7 @@ class VolumeSpec(ApiModel):
 class PodSpec(ApiModel):
     """What head and workers have in common: resources, nodes, volumes."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         valid_keys("nodeSelector"),
         # A default is judged before the defaults below it are filled in, hence has().
         more_than_zero("cpu"),
@@ -194,8 +194,8 @@ class HeadSpec(PodSpec):
 class WorkerSpec(PodSpec):
     """A group of equal worker pods of the Ray cluster."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        *PodSpec.rules,
+    validations: ClassVar[tuple[Rule, ...]] = (
+        *PodSpec.validations,
         rule(
             "self.name != 'head' && self.name != 'headgroup'",
             "`name` must not be head or headgroup: KubeRay and Kueue call the head so; choose another",
@@ -212,7 +212,7 @@ class WorkerSpec(PodSpec):
 class ClusterSpec(ApiModel):
     """The Ray cluster of each attempt."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             f"!has(self.workers) || self.workers.map(worker, worker.replicas).sum() <= {MOST_WORKERS}",
             f"`workers[].replicas` must be at most {MOST_WORKERS} in sum: use fewer, larger pods",

@@ -15,6 +15,7 @@ from tuning_operator.api.model import (
     Entrypoint,
     ObjectName,
     Quantity,
+    RelativePath,
     Rule,
     exactly_one,
     in_words,
@@ -63,7 +64,7 @@ class AccessMode(StrEnum):
 class EnvironmentVariable(ApiModel):
     """One variable of the Ray containers."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         exactly_one("value", "valueFrom"),
         rule(
             f"!self.name.startsWith('TUNING_') && !(self.name in {list(RESERVED_VARIABLES)!r})",
@@ -93,7 +94,7 @@ class EnvironmentVariable(ApiModel):
 class WorkflowSpec(ApiModel):
     """The user's agent and its judge."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule("has(self.entrypoint)", "set `entrypoint`: the agent as module:function", "entrypoint"),
     )
 
@@ -128,7 +129,7 @@ class WorkflowSpec(ApiModel):
 class ClaimTemplate(ApiModel):
     """A claim to be made for the run."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             "!isQuantity(string(self.size)) || quantity(string(self.size)).compareTo(quantity('1Mi')) >= 0",
             "`size` must be at least 1Mi: it holds the checkpoints and the final model",
@@ -155,7 +156,7 @@ class ClaimTemplate(ApiModel):
 class CheckpointVolume(ApiModel):
     """Where checkpoints, logs and the final model are kept."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("claimTemplate", "claimName"),)
+    validations: ClassVar[tuple[Rule, ...]] = (exactly_one("claimTemplate", "claimName"),)
 
     claim_template: ClaimTemplate | None = None
     """Make a claim for this run, named like its other children."""
@@ -163,10 +164,32 @@ class CheckpointVolume(ApiModel):
     """Use this PersistentVolumeClaim, which may be shared: each run has a folder of its own. It is never deleted."""
 
 
+class ResumeMode(StrEnum):
+    """What is taken from another run's checkpoint."""
+
+    CONTINUE = "Continue"
+    """Weights, optimizer, and the place in the tasks: its training goes on."""
+    WEIGHTS = "Weights"
+    """The weights alone: a new training begins with them."""
+
+
+class ResumeFrom(ApiModel):
+    """Checkpoints of another run, with which this one begins."""
+
+    claim_name: Annotated[ObjectName, Field(examples=["tuning-results"])]
+    """PersistentVolumeClaim that holds them, in the run's namespace; it is only read."""
+    path: Annotated[RelativePath, Field(examples=["ml/math-agent-3f9a1c"])]
+    """The other run's folder on the claim, of which the newest complete checkpoint is taken, or one checkpoint's folder
+    in it, as `status.checkpoint.path` shows it."""
+    mode: Annotated[ResumeMode, Field(examples=["Weights"])] = ResumeMode.CONTINUE
+    """Continue: go on with its steps, which needs the same model, tasks and algorithm. Weights: begin at step 0 with
+    its weights."""
+
+
 class CheckpointSpec(ApiModel):
     """What is kept, and where."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             "!has(self.deletionPolicy) || self.deletionPolicy != 'Delete' || !has(self.volume.claimName)",
             "`deletionPolicy` Delete needs a claim that is made for the run: use `volume.claimTemplate`, or leave "
@@ -179,6 +202,8 @@ class CheckpointSpec(ApiModel):
     """The claim that keeps what the run makes."""
     keep_last: Annotated[int, Field(ge=1, le=1000, examples=[5])] = 3
     """Checkpoints to keep; older ones are deleted."""
+    resume_from: ResumeFrom | None = None
+    """Begin with another run's checkpoint. Attempts that are made later go on from the run's own."""
     deletion_policy: Annotated[DeletionPolicy, Field(examples=["Delete"])] | None = None
     """Whether a claim that was made for the run is deleted with the run; Retain leaves it. Without it: the choice of
     the installation, Retain if that has none."""
@@ -187,7 +212,7 @@ class CheckpointSpec(ApiModel):
 class RemoteWrite(ApiModel):
     """A Prometheus that accepts pushes."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             "!self.url.matches('^https?://[^/?#]*@')",
             "`url` must not hold a user or a password, which everyone who reads the run would see: use a receiver "

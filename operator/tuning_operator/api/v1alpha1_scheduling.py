@@ -66,7 +66,7 @@ _VALUES_OF_SETS = (
 class Toleration(ApiModel):
     """A taint that the pod does not mind."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             "has(self.key) || self.operator == 'Exists'",
             "`key` must be set with `operator` Equal: name the taint, or use Exists to tolerate every taint",
@@ -100,7 +100,7 @@ class Toleration(ApiModel):
 class NodeRequirement(ApiModel):
     """A condition on one label or field of a node."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         *_VALUES_OF_SETS,
         rule(
             "!(self.operator in ['Gt', 'Lt']) || "
@@ -121,7 +121,7 @@ class NodeRequirement(ApiModel):
 class NodeTerm(ApiModel):
     """Conditions on a node that must hold together."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             "(has(self.matchExpressions) && self.matchExpressions.size() > 0) || "
             "(has(self.matchFields) && self.matchFields.size() > 0)",
@@ -170,7 +170,7 @@ class NodeAffinity(ApiModel):
 class LabelRequirement(ApiModel):
     """A condition on one label of a pod."""
 
-    rules: ClassVar[tuple[Rule, ...]] = _VALUES_OF_SETS
+    validations: ClassVar[tuple[Rule, ...]] = _VALUES_OF_SETS
 
     key: Annotated[LabelKey, Field(examples=["app"])]
     """Key of the pod's label."""
@@ -183,7 +183,7 @@ class LabelRequirement(ApiModel):
 class LabelSelector(ApiModel):
     """Pods by their labels; all conditions must hold."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (valid_keys("matchLabels"),)
+    validations: ClassVar[tuple[Rule, ...]] = (valid_keys("matchLabels"),)
 
     match_labels: Labels = Field(default_factory=dict)
     """Labels that the pods must have, with their values."""

@@ -148,7 +148,7 @@ class RunModel(ApiModel):
 class ImageFile(ApiModel):
     """Tasks in the workflow image."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (_SPLIT_OF_A_FOLDER,)
+    validations: ClassVar[tuple[Rule, ...]] = (_SPLIT_OF_A_FOLDER,)
 
     path: Annotated[Path, Field(examples=["/opt/data/train.jsonl"])]
     """Absolute path in the file system of the workflow image of a file (.jsonl, .json, .parquet or .csv; all but
@@ -162,7 +162,7 @@ class ImageFile(ApiModel):
 class ClaimFile(ApiModel):
     """Tasks on a claim."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (_SPLIT_OF_A_FOLDER,)
+    validations: ClassVar[tuple[Rule, ...]] = (_SPLIT_OF_A_FOLDER,)
 
     claim_name: Annotated[ObjectName, Field(examples=["data"])]
     """PersistentVolumeClaim in the run's namespace; it is mounted read-only."""
@@ -178,7 +178,7 @@ class ClaimFile(ApiModel):
 class TrainingKey(ApiModel):
     """Training tasks in a ConfigMap."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (_KEY_WITH_AN_ENDING,)
+    validations: ClassVar[tuple[Rule, ...]] = (_KEY_WITH_AN_ENDING,)
 
     name: Annotated[ObjectName, Field(examples=["math-tasks"])]
     """Name of the ConfigMap, in the run's namespace."""
@@ -190,7 +190,7 @@ class TrainingKey(ApiModel):
 class EvaluationKey(ApiModel):
     """Held-out tasks in a ConfigMap."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (_KEY_WITH_AN_ENDING,)
+    validations: ClassVar[tuple[Rule, ...]] = (_KEY_WITH_AN_ENDING,)
 
     name: Annotated[ObjectName, Field(examples=["math-tasks"])]
     """Name of the ConfigMap, in the run's namespace."""
@@ -232,7 +232,7 @@ class WorkflowSource(ApiModel):
 class VariableSource(ApiModel):
     """Where the value of a variable comes from."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("secretKeyRef", "configMapKeyRef"),)
+    validations: ClassVar[tuple[Rule, ...]] = (exactly_one("secretKeyRef", "configMapKeyRef"),)
 
     secret_key_ref: KeyReference | None = None
     """Key of a Secret that holds the value."""
@@ -243,7 +243,7 @@ class VariableSource(ApiModel):
 class VariablesSource(ApiModel):
     """A Secret or ConfigMap of which every key becomes a variable."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         exactly_one("secretRef", "configMapRef"),
         rule(
             "!has(self.prefix) || !(self.prefix.startsWith('TUNING_') || self.prefix.startsWith('RAY_'))",

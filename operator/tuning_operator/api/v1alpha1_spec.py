@@ -23,6 +23,7 @@ from tuning_operator.api.model import (
 )
 from tuning_operator.api.v1alpha1_cluster import ClusterSpec
 from tuning_operator.api.v1alpha1_execution import CheckpointSpec, MetricsSpec, WorkflowSpec
+from tuning_operator.api.v1alpha1_lifecycle import CleanupSpec, DeadlinesSpec, RetrySpec
 from tuning_operator.api.v1alpha1_sources import NameReference
 from tuning_operator.api.v1alpha1_training import (
     GROUP_METHODS,
@@ -57,9 +58,9 @@ def needs_lora(engines: Iterable[Engine]) -> tuple[Rule, ...]:
 
 
 class TuningRunSpec(ApiModel):
-    """Desired training. A run is a record: nothing in it can be changed after creation."""
+    """Desired training. A run is a record: only `suspend`, `deadlines` and `cleanup` can be changed after creation."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             # A group of one is the other rule's matter where a method needs two.
             "self.rollout.minGroupSize <= self.algorithm.groupSize || "
@@ -135,6 +136,7 @@ class TuningRunSpec(ApiModel):
                 "cluster",
                 "checkpoint",
                 "metrics",
+                "retry",
                 "priorityClassName",
                 "serviceAccountName",
                 "imagePullSecrets",
@@ -165,6 +167,15 @@ class TuningRunSpec(ApiModel):
     """What is kept of the run, and on which claim."""
     metrics: MetricsSpec = MetricsSpec()
     """How figures leave the run, beside the scrape of its pod."""
+    suspend: Annotated[bool, Field(examples=[True])] = False
+    """Stop the run: it saves a checkpoint and gives its cluster back. Set it to false, and the training goes on from
+    there."""
+    retry: RetrySpec = RetrySpec()
+    """When a failed attempt is followed by another one."""
+    deadlines: DeadlinesSpec = DeadlinesSpec()
+    """How long the run, and parts of it, may take."""
+    cleanup: CleanupSpec = CleanupSpec()
+    """What is removed after the run has ended."""
     priority_class_name: Annotated[ObjectName, Field(examples=["research"])] | None = None
     """PriorityClass of all pods of the run that name none of their own."""
     service_account_name: Annotated[ObjectName, Field(examples=["tuning"])] | None = None

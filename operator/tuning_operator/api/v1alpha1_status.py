@@ -40,6 +40,20 @@ class AttemptStatus(ApiModel):
     """Restarts of the Ray container in that pod when the training was started."""
     start_time: Moment | None = None
     """When the attempt began, RFC 3339."""
+    running_time: Moment | None = None
+    """When its Job was made, from which `deadlines.activeSeconds` counts, RFC 3339."""
+    first_step: Count | None = None
+    """Step of the newest complete checkpoint when the attempt began."""
+    counted_failures: Count | None = None
+    """Failures since the last new checkpoint that count for `retry.maxAttempts`."""
+    uncounted_failures: Count | None = None
+    """Failures since the last new checkpoint that do not count, such as lost nodes."""
+    retry_time: Moment | None = None
+    """When the next attempt may begin, RFC 3339; it also waits until the pods of this one are gone."""
+    stop_time: Moment | None = None
+    """When the training was asked to stop, RFC 3339."""
+    stop_reason: Word | None = None
+    """Why it was asked to stop: Suspended or DeadlineExceeded."""
 
 
 class DisplayStatus(ApiModel):
@@ -70,11 +84,13 @@ class AttemptRecord(ApiModel):
     number: Count
     """Number of the attempt, from 1."""
     outcome: Word
-    """How it ended: Succeeded or Failed."""
+    """How it ended: Succeeded, Failed, or Stopped on request."""
     cause: Word | None = None
     """Why it failed, as one of the causes."""
     message: Annotated[str, Field(max_length=256)] | None = None
     """The cause in words, cut to its two ends."""
+    counted: bool | None = None
+    """Whether it counts for `retry.maxAttempts`; absent when it did not fail."""
     last_step: Count | None = None
     """Last step that it finished, of the whole run."""
     start_time: Moment | None = None
@@ -146,6 +162,8 @@ class UsageStatus(ApiModel):
     """Seconds times GPUs of its pods."""
     pod_seconds: Count | None = None
     """Seconds that its pods have run, added up."""
+    active_seconds: Count | None = None
+    """Seconds in which attempts that have ended were running, for `deadlines.activeSeconds`."""
 
 
 class TuningRunStatus(ApiModel):

@@ -99,7 +99,7 @@ class Order(StrEnum):
 class EngineSpec(ApiModel):
     """What trains, and on which Ray."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         rule(
             f"!has(self.rayVersion) || !self.rayVersion.matches(r'{RAY_VERSION_PATTERN}') || "
             "int(self.rayVersion.split('.')[0]) > 2 || "
@@ -140,7 +140,7 @@ class Sampling(ApiModel):
 class ModelSpec(ApiModel):
     """The model to tune."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         exactly_one(*MODEL_SOURCES),
         rule(
             "self.maxResponseTokens < self.maxModelLength",
@@ -170,7 +170,7 @@ class ModelSpec(ApiModel):
 class TrainingSet(ApiModel):
     """Where the training tasks come from."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (exactly_one(*DATASET_SOURCES),)
+    validations: ClassVar[tuple[Rule, ...]] = (exactly_one(*DATASET_SOURCES),)
 
     hugging_face: HubDataset | None = None
     """The tasks are a dataset of the Hugging Face hub."""
@@ -185,7 +185,7 @@ class TrainingSet(ApiModel):
 class EvaluationSet(ApiModel):
     """One held-out set, evaluated before the first and after the last step by the same path and seeds."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         exactly_one(*DATASET_SOURCES),
         rule("self.name != 'train'", "`name` must not be train, which is the training set's: choose another", "name"),
     )
@@ -236,7 +236,7 @@ class LoraSpec(ApiModel):
 class AlgorithmSpec(ApiModel):
     """How the model learns. A step is one batch of tasks, on every engine."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
+    validations: ClassVar[tuple[Rule, ...]] = (
         exactly_one("epochs", "steps"),
         rule(
             f"!(self.type in {list(GROUP_METHODS)!r}) || !has(self.groupSize) || self.groupSize >= 2",

@@ -37,7 +37,7 @@ class Colour(StrEnum):
 class Leaf(ApiModel):
     """A leaf."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (rule("self.wide >= 1", "too narrow", "wide"),)
+    validations: ClassVar[tuple[Rule, ...]] = (rule("self.wide >= 1", "too narrow", "wide"),)
 
     wide: Annotated[int, Field(ge=1, le=9, examples=[3])] = 2
     """Its width, in

@@ -53,6 +53,10 @@ NEW: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "settings of the engine": ("engine_config", {"engine": {"config": {"weight_decay": 0.1}}}),
     "workers": ("episode_nodes", {"cluster": {"workers": [{"name": "a"}]}}),
+    "another run's checkpoint": (
+        "resume_from",
+        {"checkpoint": {"resumeFrom": {"claimName": "results", "path": "ml/old-3f9a1c"}}},
+    ),
     "leave-one-out": ("algorithm:rloo", {"algorithm": {"type": "rloo"}}),
     "baseline over the step": ("algorithm:reinforceplusplus", {"algorithm": {"type": "reinforceplusplus"}}),
 }
