@@ -102,6 +102,14 @@ class Settings:
     """Where /metrics and /healthz are served; 0 takes a free port."""
     startup_patience_seconds: int = 300
     """How long pods may stay in a trouble that does not pass by itself, such as an image that does not exist."""
+    node_lost_seconds: int = 600
+    """How long after the cluster gave it up a pod that stays Terminating on a dead node is waited for."""
+    stop_key: str = field(default="", repr=False)
+    """Secret from which the token follows that asks a run's pods to stop; empty: only their preStop hook asks."""
+    lease_namespace: str = ""
+    """Where the Lease lies that makes one operator of several the leader; empty: there is no other, nobody is asked."""
+    lease_name: str = "agent-tuning-operator"
+    """Of that Lease: operators that serve the same runs share it."""
     node_pools: Mapping[str, NodePool] = field(default_factory=dict)
     """By name."""
     defaults: RunDefaults = field(default_factory=RunDefaults)
@@ -122,6 +130,10 @@ class Settings:
             log_level=_one_of(environment, "LOG_LEVEL", cls.log_level, LOG_LEVELS),
             http_port=_count(environment, "HTTP_PORT", cls.http_port),
             startup_patience_seconds=_count(environment, "STARTUP_PATIENCE_SECONDS", cls.startup_patience_seconds),
+            node_lost_seconds=_count(environment, "NODE_LOST_SECONDS", cls.node_lost_seconds),
+            stop_key=environment.get("STOP_KEY", "").strip(),
+            lease_namespace=environment.get("LEASE_NAMESPACE", "").strip(),
+            lease_name=environment.get("LEASE_NAME", "").strip() or cls.lease_name,
             log_format=_one_of(environment, "LOG_FORMAT", cls.log_format, LOG_FORMATS),
             node_pools=_node_pools(_json(environment, "NODE_POOLS", "nodePools", "[]")),
             defaults=_run_defaults(_json(environment, "RUN_DEFAULTS", "defaults", "{}")),

@@ -44,6 +44,10 @@ def test_every_variable_is_read() -> None:
         "LOG_FORMAT": "json",
         "HTTP_PORT": "0",
         "STARTUP_PATIENCE_SECONDS": "60",
+        "NODE_LOST_SECONDS": "30",
+        "STOP_KEY": "secret\n",
+        "LEASE_NAMESPACE": "tuning",
+        "LEASE_NAME": "second",
     }
     assert Settings.from_mapping(ENVIRONMENT | more) == Settings(
         operator_image="operator:1",
@@ -54,7 +58,15 @@ def test_every_variable_is_read() -> None:
         log_format="json",
         http_port=0,
         startup_patience_seconds=60,
+        node_lost_seconds=30,
+        stop_key="secret",
+        lease_namespace="tuning",
+        lease_name="second",
     )
+
+
+def test_the_stop_key_stays_out_of_what_is_printed() -> None:
+    assert "s3cret" not in repr(Settings.from_mapping(ENVIRONMENT | {"STOP_KEY": "s3cret"}))
 
 
 def test_a_missing_image_is_named() -> None:
