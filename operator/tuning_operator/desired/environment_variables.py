@@ -39,12 +39,15 @@ def authorities(bundle: CaBundle | None) -> dict[str, str]:
     return {name: f"{environment.CA_MOUNT}/{bundle.key}" for name in environment.CA_VARIABLES} if bundle else {}
 
 
-def of_ray(run: TuningRun, settings: Settings, pod: PodSpec, tokens: Mapping[str, KeyReference]) -> list[Manifest]:
+def of_ray(
+    run: TuningRun, settings: Settings, attempt: int, pod: PodSpec, tokens: Mapping[str, KeyReference]
+) -> list[Manifest]:
     """`env` of the Ray container of a head or worker pod.
 
     Args:
         run: the run.
         settings: of the installation.
+        attempt: its number.
         pod: the head or the worker group.
         tokens: Secrets, by the name of the variable that gets each.
     """
@@ -53,7 +56,7 @@ def of_ray(run: TuningRun, settings: Settings, pod: PodSpec, tokens: Mapping[str
     entries = {entry["name"]: entry for entry in plain(every)}
     entries |= {entry.name: _own(entry) for entry in run.spec.workflow.env}
     entries |= {entry["name"]: entry for entry in plain(_past_the_proxy(entries.keys()))}
-    entries |= {entry["name"]: entry for entry in plain(_ours(run, settings))}
+    entries |= {entry["name"]: entry for entry in plain(_ours(run, settings, attempt))}
     entries |= {name: _from_secret(name, reference) for name, reference in tokens.items()}
     return list(entries.values())
 
@@ -72,8 +75,14 @@ def _past_the_proxy(given: Collection[str]) -> dict[str, str]:
     return {} if names.isdisjoint(_PROXIES) or _NO_PROXY in names else {_NO_PROXY: _INSIDE, _NO_PROXY.lower(): _INSIDE}
 
 
-def _ours(run: TuningRun, settings: Settings) -> dict[str, str]:
-    ours = {environment.RUN_DOCUMENT: environment.RUN_DOCUMENT_PATH, "RAY_USAGE_STATS_ENABLED": "0"}
+def _ours(run: TuningRun, settings: Settings, attempt: int) -> dict[str, str]:
+    ours = {
+        environment.RUN_DOCUMENT: environment.RUN_DOCUMENT_PATH,
+        # The hook that runs before the pod goes is no child of the driver, which tells them the runner.
+        environment.ATTEMPT: str(attempt),
+        environment.STOP_GRACE_SECONDS: str(run.spec.deadlines.stop_grace_seconds),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     if run.spec.workflow.source:
         ours["PYTHONPATH"] = environment.SOURCE_MOUNT
     if sources.uses_hub(run):

@@ -107,5 +107,8 @@ def _variables(run: TuningRun, attempt: int) -> list[Manifest]:
         environment.RAY_ADDRESS: f"http://{host}:{environment.DASHBOARD_PORT}",
         environment.RAY_JOB_ID: name,
         environment.SIDECAR_ADDRESS: f"http://{host}:{environment.SIDECAR_PORT}",
+        environment.STOP_GRACE_SECONDS: str(run.spec.deadlines.stop_grace_seconds),
     }
+    if run.spec.deadlines.stall_seconds:
+        plain[environment.STALL_SECONDS] = str(run.spec.deadlines.stall_seconds)
     return [*environment_variables.plain(plain), {"name": environment.RAY_TOKEN, "valueFrom": {"secretKeyRef": token}}]

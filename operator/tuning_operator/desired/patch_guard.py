@@ -180,6 +180,8 @@ def _way_out(path: Path) -> str:
             return "use `cpu`, `memory` and `gpus`"
         case ("spec", "volumes[shared-memory]"):
             return "use `sharedMemory`"
+        case ("spec", "terminationGracePeriodSeconds"):
+            return "use `deadlines.stopGraceSeconds`"
     return "leave it out"
 
 

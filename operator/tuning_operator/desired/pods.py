@@ -7,7 +7,8 @@ variables, mounts and security context, so that a restricted namespace takes it.
 
 from collections.abc import Mapping
 
-from tuning_contract import environment
+from tuning_contract import environment, stopping
+from tuning_contract.algorithms import ENGINES
 from tuning_operator.api import meta
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.api.v1alpha1_cluster import PodSpec, WorkerSpec
@@ -23,8 +24,10 @@ RAY_WORKER_CONTAINER = "ray-worker"
 SIDECAR_CONTAINER = "tuning-sidecar"
 AGENT_PORT = 52365
 """Port of Ray's dashboard agent, which answers for the node's and the head's health since Ray 2.53."""
-GRACE_SECONDS = 60
-"""Time for the sidecar to push what it has when the pod is deleted."""
+STOP_COMMAND = ("python", "-m", "tuning_runner.stop_hook")
+"""Asks the training to save and waits until it has; the kubelet runs it before it stops the Ray container."""
+AFTER_STOP_SECONDS = 30
+"""Of a pod's grace, what is left when the training has used up its own: Ray ends, the sidecar pushes what it has."""
 
 _ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -36,28 +39,34 @@ def head(run: TuningRun, settings: Settings, attempt: int, source: ModelSource |
     """Template of the head's pod. Only it gets tokens of the hub: it alone downloads."""
     wanted = run.spec.cluster.head
     seen = mounts.of_ray(run, settings, wanted, source)
-    container = _ray(run, settings, wanted, seen, sources.tokens(run))
+    container = _ray(run, settings, attempt, wanted, seen, sources.tokens(run))
     return {
         "metadata": _metadata(run, meta.COMPONENT_HEAD, attempt),
         "spec": {
             **_spec(run, settings, wanted),
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            **_grace(run),
             "initContainers": [_sidecar(run, settings, attempt)],
             # KubeRay takes the first container for Ray's.
-            "containers": [{"name": RAY_CONTAINER, **container}],
+            "containers": [{"name": RAY_CONTAINER, **container, **_hook()}],
             "volumes": mounts.volumes(seen),
         },
     }
 
 
 def worker(run: TuningRun, settings: Settings, attempt: int, group: WorkerSpec, source: ModelSource | None) -> Manifest:
-    """Template of the pods of a worker group: the same files and variables as the head's, no sidecar."""
+    """Template of the pods of a worker group: the same files and variables as the head's, no sidecar.
+
+    Those that train are waited for like the head; episodes alone can run again elsewhere.
+    """
     seen = mounts.of_ray(run, settings, group, source)
+    trains = ENGINES[run.spec.engine.type].trains_on_workers
+    container = _ray(run, settings, attempt, group, seen, {}) | (_hook() if trains else {})
     return {
         "metadata": _metadata(run, meta.COMPONENT_WORKER, attempt),
         "spec": {
             **_spec(run, settings, group),
-            "containers": [{"name": RAY_WORKER_CONTAINER, **_ray(run, settings, group, seen, {})}],
+            **(_grace(run) if trains else {}),
+            "containers": [{"name": RAY_WORKER_CONTAINER, **container}],
             "volumes": mounts.volumes(seen),
         },
     }
@@ -81,15 +90,30 @@ def _spec(run: TuningRun, settings: Settings, pod: PodSpec) -> Manifest:
     }
 
 
+def _grace(run: TuningRun) -> Manifest:
+    """How long a pod may take to go; the kubelet counts from the beginning of the hook."""
+    return {"terminationGracePeriodSeconds": run.spec.deadlines.stop_grace_seconds + AFTER_STOP_SECONDS}
+
+
+def _hook() -> Manifest:
+    """So that whatever takes the pod away, be it a drain, a preemption or the end of the cluster, loses no step."""
+    return {"lifecycle": {"preStop": {"exec": {"command": list(STOP_COMMAND)}}}}
+
+
 def _ray(
-    run: TuningRun, settings: Settings, pod: PodSpec, seen: list[Mount], tokens: Mapping[str, KeyReference]
+    run: TuningRun,
+    settings: Settings,
+    attempt: int,
+    pod: PodSpec,
+    seen: list[Mount],
+    tokens: Mapping[str, KeyReference],
 ) -> Manifest:
     """The Ray container without its name."""
     from_objects = environment_variables.from_objects(run)
     return {
         "image": run.spec.workflow.image or settings.runner_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "env": environment_variables.of_ray(run, settings, pod, tokens),
+        "env": environment_variables.of_ray(run, settings, attempt, pod, tokens),
         **({"envFrom": from_objects} if from_objects else {}),
         "resources": fragments.resources(pod.cpu, pod.memory, {scheduling.gpu_resource(pod, settings): pod.gpus}),
         "securityContext": fragments.container_security(read_only_root=False),
@@ -117,6 +141,9 @@ def _probe(*, delay: int, period: int, failures: int) -> Manifest:
 def _sidecar(run: TuningRun, settings: Settings, attempt: int) -> Manifest:
     """A native sidecar: it starts before Ray and is stopped after it, so that it sees the last step."""
     values = {environment.RUN_DOCUMENT: environment.RUN_DOCUMENT_PATH, environment.ATTEMPT: str(attempt)}
+    if settings.stop_key:
+        token = stopping.stop_token(settings.stop_key, run.uid, attempt)
+        values[environment.STOP_TOKEN_DIGEST] = stopping.token_digest(token)
     # It may push to a receiver whose certificate only the installation's authorities know.
     values |= environment_variables.authorities(settings.defaults.ca_bundle)
     return {

@@ -20,6 +20,7 @@ from tuning_contract.run_document import (
     MetricsSettings,
     ModelSettings,
     RemoteWrite,
+    ResumeFrom,
     RolloutLimits,
     RolloutSettings,
     RunDocument,
@@ -61,11 +62,7 @@ def build(run: TuningRun, source: ModelSource | None = None) -> RunDocument:
         algorithm=_algorithm(run.spec.algorithm),
         rollout=_rollout(run.spec.rollout),
         workflow=WorkflowSettings(run.spec.workflow.entrypoint or "", run.spec.workflow.judge),
-        checkpoint=CheckpointSettings(
-            directory=relative_path(run.namespace, run.name, run.uid),
-            claim_name=names.claim(run),
-            keep_last=run.spec.checkpoint.keep_last,
-        ),
+        checkpoint=_checkpoint(run),
         cluster=_cluster(run.spec.cluster, run.spec.engine.type),
         metrics=_metrics(run.spec.metrics),
     )
@@ -86,6 +83,7 @@ def required_features(run: TuningRun) -> tuple[str, ...]:
         "hub_dataset": any(dataset.hugging_face for dataset in datasets),
         "dataset_split": any(sources.split(dataset) for dataset in datasets),
         "engine_config": bool(run.spec.engine.config),
+        "resume_from": run.spec.checkpoint.resume_from is not None,
         "episode_nodes": _cluster(run.spec.cluster, run.spec.engine.type).episode_nodes > 0,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))
@@ -93,6 +91,16 @@ def required_features(run: TuningRun) -> tuple[str, ...]:
 
 def _engine(engine: training.EngineSpec) -> EngineSettings:
     return EngineSettings(engine.type, engine.ray_version, json.dumps(engine.config, sort_keys=True))
+
+
+def _checkpoint(run: TuningRun) -> CheckpointSettings:
+    other = run.spec.checkpoint.resume_from
+    return CheckpointSettings(
+        directory=relative_path(run.namespace, run.name, run.uid),
+        claim_name=names.claim(run),
+        keep_last=run.spec.checkpoint.keep_last,
+        resume_from=ResumeFrom(sources.mount_path(other.claim_name, other.path), other.mode.value) if other else None,
+    )
 
 
 def _cluster(cluster: ClusterSpec, engine: str) -> ExpectedCluster:

@@ -46,11 +46,13 @@ def uses_hub(run: TuningRun) -> bool:
 
 
 def claims(run: TuningRun, source: ModelSource | None) -> tuple[str, ...]:
-    """Claims that hold a model or tasks, each once."""
+    """Claims that hold a model, tasks or another run's checkpoints, each once."""
     found = [source.claim_name] if source and run.spec.model.run else []
     if run.spec.model.volume:
         found.append(run.spec.model.volume.claim_name)
     found += [dataset.volume.claim_name for _, dataset in datasets(run) if dataset.volume]
+    if run.spec.checkpoint.resume_from:
+        found.append(run.spec.checkpoint.resume_from.claim_name)
     return tuple(dict.fromkeys(found))
 
 

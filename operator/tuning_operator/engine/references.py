@@ -95,8 +95,7 @@ def _variables(run: TuningRun) -> Iterator[ConfigMapUse]:
 
 def _claims(run: TuningRun, settings: Settings, source: ModelSource | None) -> Iterator[ClaimUse]:
     spec, everywhere = run.spec, tuple(pods_of(run))
-    if spec.checkpoint.volume.claim_name:
-        yield ClaimUse("`checkpoint.volume`", spec.checkpoint.volume.claim_name, everywhere, writes=True)
+    yield from _checkpoints(run, everywhere)
     if spec.model.volume:
         yield ClaimUse("`model.volume`", spec.model.volume.claim_name, everywhere)
     if source:
@@ -112,6 +111,15 @@ def _claims(run: TuningRun, settings: Settings, source: ModelSource | None) -> I
     cache = settings.defaults.hub_cache_claim
     if cache and sources.uses_hub(run):
         yield ClaimUse("the installation's `defaults.huggingFaceCache`", cache, everywhere, writes=True)
+
+
+def _checkpoints(run: TuningRun, everywhere: tuple[str, ...]) -> Iterator[ClaimUse]:
+    """Where the run's own are written, and another run's are read."""
+    own, other = run.spec.checkpoint.volume.claim_name, run.spec.checkpoint.resume_from
+    if own:
+        yield ClaimUse("`checkpoint.volume`", own, everywhere, writes=True)
+    if other:
+        yield ClaimUse("`checkpoint.resumeFrom`", other.claim_name, everywhere)
 
 
 def _volumes(run: TuningRun) -> Iterator[tuple[str, str, VolumeSpec]]:

@@ -95,7 +95,11 @@ def with_everything() -> TuningRun:
             "envFrom": [{"secretRef": {"name": "more"}}, {"prefix": "M_", "configMapRef": {"name": "more"}}],
         },
         cluster={"head": head, "workers": [worker, {"name": "plain"}]},
-        checkpoint={"volume": {"claimTemplate": None, "claimName": "results"}},
+        checkpoint={
+            "volume": {"claimTemplate": None, "claimName": "results"},
+            "resumeFrom": {"claimName": "old", "path": "ml/base-b1946a"},
+        },
+        deadlines={"stallSeconds": 1800, "stopGraceSeconds": 300},
         priorityClassName="research",
         serviceAccountName="tuning",
         imagePullSecrets=[{"name": "registry"}],
@@ -121,7 +125,7 @@ def installation() -> Settings:
         ca_bundle=CaBundle("company-ca", "bundle.pem"),
         hub_cache_claim="hub-cache",
     )
-    return some_settings(node_pools=POOLS, defaults=defaults)
+    return some_settings(node_pools=POOLS, defaults=defaults, stop_key="key")
 
 
 def built(name: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ SMALLEST: dict[str, Any] = {
             "rules": [
                 {
                     "action": "FailJob",
-                    "onExitCodes": {"containerName": "driver", "operator": "In", "values": [10, 11]},
+                    "onExitCodes": {"containerName": "driver", "operator": "In", "values": [10, 11, 12]},
                 },
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
@@ -78,6 +78,7 @@ SMALLEST: dict[str, Any] = {
                             {"name": "TUNING_RAY_ADDRESS", "value": f"http://{HEAD}:8265"},
                             {"name": "TUNING_RAY_JOB_ID", "value": "math-agent-3f9a1c-1"},
                             {"name": "TUNING_SIDECAR_ADDRESS", "value": f"http://{HEAD}:8090"},
+                            {"name": "TUNING_STOP_GRACE_SECONDS", "value": "120"},
                             {
                                 "name": "RAY_AUTH_TOKEN",
                                 "valueFrom": {"secretKeyRef": {"name": "math-agent-3f9a1c-1", "key": "auth_token"}},
@@ -111,6 +112,13 @@ def test_another_attempt_has_another_job_for_another_ray_job() -> None:
     environment = second["spec"]["template"]["spec"]["containers"][0]["env"]
     assert {"name": "TUNING_RAY_JOB_ID", "value": "math-agent-3f9a1c-2"} in environment
     assert {"name": "TUNING_ATTEMPT", "value": "2"} in environment
+
+
+def test_the_driver_is_told_how_long_the_training_may_stand_still_and_may_take_to_stop() -> None:
+    run = a_run(deadlines={"stallSeconds": 900, "stopGraceSeconds": 60})
+    environment = job.build(run, some_settings(), 1, "uid")["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "TUNING_STALL_SECONDS", "value": "900"} in environment
+    assert {"name": "TUNING_STOP_GRACE_SECONDS", "value": "60"} in environment
 
 
 def test_kuberay_never_takes_the_drivers_pod_for_its_own() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.builders import UID, a_model_source, a_run, some_settings
+from tuning_contract.stopping import stop_token, token_digest
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.desired import raycluster
 from tuning_operator.settings import NodePool, RunDefaults, Settings
@@ -42,6 +43,8 @@ RAY = {
         {"name": "HF_HUB_OFFLINE", "value": "1"},
         {"name": "HF_DATASETS_OFFLINE", "value": "1"},
         {"name": "TUNING_RUN_DOCUMENT", "value": "/etc/agent-tuning/run/run.json"},
+        {"name": "TUNING_ATTEMPT", "value": "1"},
+        {"name": "TUNING_STOP_GRACE_SECONDS", "value": "120"},
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
     ],
     "resources": {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "16Gi"}},
@@ -63,6 +66,7 @@ RAY = {
     "terminationMessagePolicy": "FallbackToLogsOnError",
     "volumeMounts": [RUN_MOUNT, CHECKPOINT_MOUNT, {"name": "shared-memory", "mountPath": "/dev/shm"}],
 }
+HOOK = {"preStop": {"exec": {"command": ["python", "-m", "tuning_runner.stop_hook"]}}}
 SMALLEST = {
     "apiVersion": "ray.io/v1",
     "kind": "RayCluster",
@@ -97,7 +101,7 @@ SMALLEST = {
                 },
                 "spec": {
                     "restartPolicy": "Never",
-                    "terminationGracePeriodSeconds": 60,
+                    "terminationGracePeriodSeconds": 150,
                     "automountServiceAccountToken": False,
                     "enableServiceLinks": False,
                     "securityContext": {
@@ -109,7 +113,7 @@ SMALLEST = {
                         "seccompProfile": {"type": "RuntimeDefault"},
                     },
                     "initContainers": [SIDECAR],
-                    "containers": [RAY],
+                    "containers": [RAY | {"lifecycle": HOOK}],
                     "volumes": [
                         {"name": "run", "configMap": {"name": "math-agent-3f9a1c"}},
                         {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "math-agent-3f9a1c"}},
@@ -147,13 +151,14 @@ def test_the_cluster_of_the_smallest_run() -> None:
     assert raycluster.build(a_run(), some_settings(), 1) == SMALLEST
 
 
-def test_another_attempt_changes_name_labels_and_the_sidecars_variable() -> None:
+def test_another_attempt_changes_name_labels_and_a_variable() -> None:
     second = raycluster.build(a_run(), some_settings(), 2)
     assert second["metadata"]["name"] == "math-agent-3f9a1c-2"
     assert second["metadata"]["labels"]["agenttuning.io/attempt"] == "2"
     template = second["spec"]["headGroupSpec"]["template"]
     assert template["metadata"]["labels"]["agenttuning.io/attempt"] == "2"
-    assert {"name": "TUNING_ATTEMPT", "value": "2"} in template["spec"]["initContainers"][0]["env"]
+    for container in (template["spec"]["initContainers"][0], template["spec"]["containers"][0]):
+        assert {"name": "TUNING_ATTEMPT", "value": "2"} in container["env"]
 
 
 def test_a_run_without_an_image_gets_the_installations_runner() -> None:
@@ -252,6 +257,48 @@ def test_workers_are_the_head_without_what_only_a_head_has() -> None:
 
 
 HEAD_ONLY = ("initContainers", "terminationGracePeriodSeconds")
+
+
+def test_the_time_to_save_is_the_runs_own_and_ends_before_the_pods() -> None:
+    run = a_run(deadlines={"stopGraceSeconds": 300}, cluster={"workers": [{"name": "agents"}]})
+    assert head(run)["terminationGracePeriodSeconds"] == 330
+    assert {"name": "TUNING_STOP_GRACE_SECONDS", "value": "300"} in ray(run)["env"]
+    # Workers that only run episodes save nothing.
+    assert "terminationGracePeriodSeconds" not in worker(run)["template"]["spec"]
+    assert "lifecycle" not in worker(run)["template"]["spec"]["containers"][0]
+
+
+def test_workers_that_train_are_waited_for_like_the_head() -> None:
+    run = a_run(engine={"type": "Trinity"}, cluster={"workers": [{"name": "gpu"}]})
+    spec = worker(run)["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] == 150
+    assert spec["containers"][0]["lifecycle"] == HOOK
+
+
+def test_only_the_digest_of_the_token_that_stops_an_attempt_is_in_its_pod() -> None:
+    def digest(attempt: int) -> Any:
+        built = raycluster.build(a_run(), some_settings(stop_key="k"), attempt)["spec"]["headGroupSpec"]["template"]
+        assert stop_token("k", UID, attempt) not in str(built)
+        (found,) = [
+            entry["value"]
+            for entry in built["spec"]["initContainers"][0]["env"]
+            if entry["name"] == "TUNING_STOP_TOKEN_DIGEST"
+        ]
+        return found
+
+    assert digest(2) == token_digest(stop_token("k", UID, 2)) != digest(1)
+    assert "TUNING_STOP_TOKEN_DIGEST" not in str(raycluster.build(a_run(), some_settings(), 1))
+
+
+def test_the_claim_with_another_runs_checkpoints_is_mounted_read_only() -> None:
+    run = a_run(checkpoint={"resumeFrom": {"claimName": "old", "path": "ml/base-b1946a"}})
+    assert {"name": "source-0", "mountPath": "/mnt/claims/old", "readOnly": True} in ray(run)["volumeMounts"]
+    assert {"name": "source-0", "persistentVolumeClaim": {"claimName": "old"}} in head(run)["volumes"]
+    # On the run's own claim it is the same volume, seen a second time.
+    results = {"volume": {"claimTemplate": None, "claimName": "old"}}
+    run = a_run(checkpoint=results | {"resumeFrom": {"claimName": "old", "path": "ml/base-b1946a"}})
+    assert {"name": "checkpoints", "mountPath": "/mnt/claims/old", "readOnly": True} in ray(run)["volumeMounts"]
+    assert names(head(run)["volumes"]) == ["run", "checkpoints", "shared-memory"]
 
 
 def test_with_workers_ray_plans_nothing_of_an_agents_own_on_the_head() -> None:

@@ -7,14 +7,14 @@ import pytest
 
 from tests.builders import UID, a_run, some_settings
 from tuning_contract.algorithms import ALGORITHMS
-from tuning_contract.run_document import ExpectedCluster, HubSource, RunDocument
+from tuning_contract.run_document import ExpectedCluster, HubSource, ResumeFrom, RunDocument
 from tuning_contract.version import FEATURES
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.desired import raycluster, run_document
 from tuning_operator.desired.model_source import ModelSource
 
 SMALLEST = {
-    "version": "0.2",
+    "version": "0.3",
     "requires": ["trl"],
     "run": {"namespace": "ml", "name": "math-agent", "uid": UID},
     "seed": 0,
@@ -101,6 +101,18 @@ def test_datasets_and_template_of_config_maps_are_found_where_they_are_mounted()
     assert document.model.chat_template_path == "/etc/agent-tuning/chat-template/own.jinja"
     assert document.dataset.path == "/etc/agent-tuning/datasets/train/train.jsonl"
     assert document.dataset.evaluation[0].path == "/etc/agent-tuning/datasets/heldout/test.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("path", "mode"),
+    [("ml/base-b1946a", "Continue"), ("ml/base-b1946a/checkpoints/step-000020", "Weights")],
+)
+def test_the_checkpoint_of_another_run_is_found_where_its_claim_is_mounted(path: str, mode: str) -> None:
+    run = a_run(checkpoint={"resumeFrom": {"claimName": "old", "path": path, "mode": mode}})
+    document = run_document.build(run)
+    assert document.checkpoint.resume_from == ResumeFrom(f"/mnt/claims/old/{path}", mode)
+    assert document.requires == ("resume_from", "trl")
+    assert RunDocument.from_text(document.to_text()) == document
 
 
 def test_every_feature_that_the_run_uses_is_required_of_the_runner() -> None:
@@ -210,6 +222,7 @@ FEATURE_OF: dict[str, dict[str, Any]] = {
     "chat_template": {"model": {"chatTemplate": {"configMap": {"name": "t"}}}},
     "evaluation": {"dataset": {"evaluation": [{"name": "x", "image": {"path": "/x"}}]}},
     "workflow_source": {"workflow": {"source": {"configMap": {"name": "code"}}}},
+    "resume_from": {"checkpoint": {"resumeFrom": {"claimName": "old", "path": "ml/base-b1946a"}}},
 }
 
 

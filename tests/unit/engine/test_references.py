@@ -15,6 +15,9 @@ OWN = "math-agent-3f9a1c"
 """Name of the ConfigMap with run.json and of the claim that is made."""
 
 
+RESUMED = {"claimName": "another-runs", "path": "ml/base-b1946a"}
+
+
 def volumes(name: str) -> list[dict[str, Any]]:
     """One volume of each kind."""
     return [
@@ -83,6 +86,7 @@ def test_every_claim_and_configmap_of_the_pods_is_looked_for_and_no_other() -> N
     named: dict[str, Any] = {"volume": {"claimTemplate": None, "claimName": "results"}}
     held(everything({"huggingFace": {"repo": "owner/model"}}, made))
     held(everything({"volume": {"claimName": "models", "path": "m"}}, named))
+    held(everything({"volume": {"claimName": "models", "path": "m"}}, named | {"resumeFrom": RESUMED}))
     held(everything({"run": {"name": "first"}}, named), ModelSource("first", "first-uid", "first-claim"))
     run = a_run()
     assert references.claims(run, SETTINGS, None) == ()
