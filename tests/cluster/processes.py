@@ -52,7 +52,7 @@ class Processes:
         if namespace_of is not None:
             command = ["nsenter", f"--mount=/proc/{namespace_of}/ns/mnt", "--", *command]
         environment = {"PATH": SYSTEM_PATH, "HOME": str(self._state), MARK: str(self._state), **(env or {})}
-        pid = self._spawn(["env", "--chdir=/", *command], environment, self.log(name))
+        pid = spawn(["env", "--chdir=/", *command], environment, self.log(name))
         draft = self._record(name).with_suffix(".draft")
         draft.write_text(json.dumps({"pid": pid, "started": started_at(pid)}))
         draft.rename(self._record(name))
@@ -65,7 +65,7 @@ class Processes:
         except (FileNotFoundError, ValueError):
             return None
         pid = int(record["pid"])
-        _reap(pid)
+        reap(pid)
         return pid if record["started"] is not None and started_at(pid) == record["started"] else None
 
     def names(self) -> list[str]:
@@ -135,20 +135,6 @@ class Processes:
                 raise ClusterError(f"{what}: not within {seconds:.0f} s; the logs end:{logs}")
             time.sleep(0.1)
 
-    @staticmethod
-    def _spawn(command: list[str], environment: Mapping[str, str], log: Path) -> int:
-        # Not subprocess.Popen: it takes a child that outlives its object for a mistake, and these shall outlive us.
-        program = shutil.which(command[0], path=SYSTEM_PATH)
-        if program is None:
-            raise UnavailableError(f"{command[0]} is missing on this machine")
-        output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        streams = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), output, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        return os.posix_spawn(program, command, environment, file_actions=streams, setsid=True)
-
     def _record(self, name: str) -> Path:
         return self._state / "run" / f"{name}.json"
 
@@ -161,13 +147,28 @@ class Processes:
         forced_end = end + STOP_SECONDS
         forced = not polite_seconds
         while started_at(pid) == begun:
-            _reap(pid)
+            reap(pid)
             if not forced and time.monotonic() > end:
                 _signal(pid, signal.SIGKILL)
                 forced = True
             if time.monotonic() > forced_end:
                 raise ClusterError(f"process {pid} does not end, not even by force")
             time.sleep(0.02)
+
+
+def spawn(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    """Start a process that outlives this one, in a session of its own; returns its id. Both outputs go to the log."""
+    # Not subprocess.Popen: it takes a child that outlives its object for a mistake, and these shall outlive us.
+    program = shutil.which(command[0], path=SYSTEM_PATH)
+    if program is None:
+        raise UnavailableError(f"{command[0]} is missing on this machine")
+    output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    streams = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), output, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(program, command, environment, file_actions=streams, setsid=True)
 
 
 def started_at(pid: int) -> int | None:
@@ -182,7 +183,7 @@ def started_at(pid: int) -> int | None:
     return None if is_over else int(fields[19])
 
 
-def _reap(pid: int) -> None:
+def reap(pid: int) -> None:
     """Take note of the end of a process, in case it is our own child."""
     try:
         os.waitpid(pid, os.WNOHANG)

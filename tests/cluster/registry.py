@@ -10,12 +10,12 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 from tests.cluster import packages
 from tests.cluster.buildah import images_folder, locked, say
+from tests.cluster.processes import reap, spawn, started_at
 
 PORT = 5077
 ADDRESS = f"127.0.0.1:{PORT}"
@@ -101,23 +101,15 @@ def _start() -> None:
     # Its settings come from the file alone: REGISTRY_* variables would override them.
     env = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}
     env["OTEL_TRACES_EXPORTER"] = "none"
-    with log.open("ab") as sink:
-        process = subprocess.Popen(
-            [_BINARY, "serve", str(settings)],
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            start_new_session=True,
-            cwd="/",
-            env=env,
-        )
-    _pid_file().write_text(str(process.pid))
+    pid = spawn(["env", "--chdir=/", _BINARY, "serve", str(settings)], env, log)
+    _pid_file().write_text(str(pid))
     deadline = time.monotonic() + _START_SECONDS
     while not _answers():
-        if process.poll() is not None or time.monotonic() > deadline:
+        reap(pid)
+        if started_at(pid) is None or time.monotonic() > deadline:
             raise RuntimeError(f"the registry does not answer on {ADDRESS}; see {log}")
         time.sleep(0.05)
-    say(f"registry: {ADDRESS} (pid {process.pid})")
+    say(f"registry: {ADDRESS} (pid {pid})")
 
 
 def _answers() -> bool:
