@@ -1,7 +1,8 @@
 """`python -m tuning_sidecar`: the native sidecar of a run's Ray head pod.
 
 Wires watcher, remote-writer and server together. The kubelet stops it after the Ray container, so on SIGTERM
-the files are final: it reads and pushes what is left, and goes within five seconds.
+the files are final: it reads and pushes what is left, lets the driver get a result that it has not seen yet, and goes
+within seconds.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from tuning_contract import environment
@@ -23,6 +25,10 @@ from tuning_sidecar.state import RunState
 from tuning_sidecar.watcher import Watcher
 
 DRAIN_SECONDS = 5.0
+RESULT_SECONDS = 3.0
+"""For the driver, which asks once a second, to get a result that was written a moment before SIGTERM."""
+LAST_LINES_SECONDS = 0.5
+"""And then the end of the log."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +55,9 @@ def _serve(run: RunDocument, attempt: int, volume: Path, port: int, stop: thread
     if writer is not None:
         threads.append(threading.Thread(target=writer.run, args=(stop,), name="remote-write", daemon=True))
     collector = RunCollector(state, watcher, SeriesMapper(run, attempt), writer.statistics if writer else None)
-    server = SidecarServer(port, RunView(attempt, run.digest, directory, state, watcher, collector))
+    stop_digest = os.environ.get(environment.STOP_TOKEN_DIGEST, "")
+    view = RunView(attempt, run.digest, directory, state, watcher, collector, stop_digest)
+    server = SidecarServer(port, view)
     threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
     for thread in threads:
         thread.start()
@@ -57,6 +65,8 @@ def _serve(run: RunDocument, attempt: int, volume: Path, port: int, stop: thread
     stop.wait()
     for thread in threads:
         thread.join(DRAIN_SECONDS)
+    if view.has_unread_result() and view.result_read.wait(RESULT_SECONDS):
+        time.sleep(LAST_LINES_SECONDS)
     server.shutdown()
     server.server_close()
     sys.stderr.write("sidecar: drained\n")

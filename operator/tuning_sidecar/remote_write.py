@@ -5,8 +5,10 @@ queue and nothing is kept in memory for a receiver that is down. What is not her
 same series for a look by hand (see `series`), and there is no read of what the receiver has.
 
 All samples of a record carry one timestamp, later than that of any record before it and never in the
-future. After SIGTERM the last records are pushed, then every series gets a stale marker, so that queries stop
-showing a run that has ended.
+future. A resumed attempt does the steps after its checkpoint again: they are pushed as what they are, later
+samples of the same series, while counters keep their highest value. After SIGTERM the last records are pushed,
+then every series gets a stale marker, so that queries stop showing a run that has ended; but not when a later
+attempt writes already, whose sidecar pushes from then on.
 """
 
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tuning_sidecar.lineage import Lineage
 from tuning_sidecar.remote_write_client import Answer, RemoteWriteClient, Reply
 from tuning_sidecar.remote_write_format import STALE, Labels, snappy_block, write_request
 from tuning_sidecar.remote_write_mark import Mark
@@ -78,9 +81,10 @@ class RemoteWriter:
         self._client, self._mapper, self._now = client, mapper, now
         self._patience = patience or Patience()
         self._tail = MetricsTail(metrics)
-        self._mark_path = mark
+        self._lineage = Lineage(mapper.attempt)
+        self._mark_path, self._mark_problem = mark, ""
         self._mark = Mark.load(mark)
-        self._size_at_start = metrics.stat().st_size if metrics.is_file() else 0
+        self._size_at_start = _size(metrics)
         self._last_moment = self._mark.timestamp
         self._pending: deque[_Pending] = deque()
         self._series: set[Labels] = set()
@@ -95,7 +99,7 @@ class RemoteWriter:
             self._push_everything()
             stop.wait(self._patience.period)
         self._push_everything()
-        if not self._pending:
+        if not self._pending and not self._lineage.superseded:
             self._end_series()
 
     def _push_everything(self) -> None:
@@ -103,6 +107,9 @@ class RemoteWriter:
             read = self._tail.read()
             for item in read:
                 self._take(item)
+            if self._lineage.superseded:
+                # The later attempt's sidecar has the same mark and pushes these as well.
+                self._pending.clear()
             while self._pending:
                 batch = [self._pending[place] for place in range(min(self._patience.batch, len(self._pending)))]
                 if not self._push(batch):
@@ -115,7 +122,9 @@ class RemoteWriter:
 
     def _take(self, item: TailedRecord) -> None:
         """Queue a record, or only remember its series when an earlier sidecar has pushed it."""
-        samples = self._mapper.samples(item.record)
+        if not self._lineage.admits(item.record):
+            return
+        samples = self._mapper.samples(self._lineage.held(item.record))
         self._series.update(_labels(sample) for sample in samples)
         moment = round(item.record.ts * 1000)
         shrunk = item.rereads > 0 or self._mark.offset > self._size_at_start
@@ -199,8 +208,18 @@ class RemoteWriter:
         self._mark, self._size_at_start = mark, max(self._size_at_start, mark.offset)
         try:
             mark.save(self._mark_path)
+            self._mark_problem = ""
         except OSError as error:
-            _log(f"the high-water mark cannot be saved, a restart may send steps again: {error}")
+            if str(error) != self._mark_problem:
+                _log(f"the high-water mark cannot be saved, a restart may send steps again: {error}")
+            self._mark_problem = str(error)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _labels(sample: Sample) -> Labels:

@@ -46,6 +46,7 @@ class SeriesMapper:
     """Maps the records of one run; one for each reader, since it remembers the names it let through."""
 
     def __init__(self, run: RunDocument, attempt: int) -> None:
+        self.attempt = attempt
         self._common = (("namespace", run.run.namespace), ("run", run.run.name))
         self._identity = (
             ("uid", run.run.uid),

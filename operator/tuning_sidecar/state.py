@@ -1,6 +1,7 @@
 """What the sidecar knows of the run: the newest records, checkpoint and pace.
 
-The watcher thread writes it, HTTP threads read snapshots.
+The watcher thread writes it, HTTP threads read snapshots. Until a resumed attempt has finished a step of its own, it
+stands at its checkpoint: what earlier attempts did after that is lost and will be done again.
 """
 
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 
 from tuning_contract.metrics import EVALUATION, TRAINER, MetricRecord
 from tuning_contract.progress import Progress
+from tuning_sidecar.lineage import Lineage
 
 PACE_STEPS = 10
 """Steps over which the pace is measured."""
@@ -40,46 +42,57 @@ class RunState:
 
     def __init__(self, attempt: int) -> None:
         self._attempt = attempt
+        self._lineage = Lineage(attempt)
         self._lock = threading.Lock()
         self._newest: MetricRecord | None = None
+        self._resumed_step: int | None = None
+        self._resumed: MetricRecord | None = None
+        """The step of an earlier attempt that this one goes on from."""
         self._recent: deque[MetricRecord] = deque(maxlen=PACE_STEPS + 1)
+        """Steps of this attempt."""
         self._first_evaluation: dict[str, MetricRecord] = {}
         self._last_evaluation: dict[str, MetricRecord] = {}
         self._checkpoint: Saved | None = None
 
     def apply(self, record: MetricRecord) -> None:
-        """Take one record, in the file's order."""
+        """Take one record, in the file's order, after the first `set_checkpoint`."""
         with self._lock:
+            if not self._lineage.admits(record):
+                return
             self._newest = record
-            if record.role == TRAINER:
-                last = self._recent[-1] if self._recent else None
-                if last and (record.attempt != last.attempt or record.step <= last.step):
-                    # The time between two attempts is no step.
+            own = record.attempt == self._attempt
+            if not own and record.step > (self._resumed_step or 0):
+                return
+            if record.role == TRAINER and own:
+                if self._recent and record.step <= self._recent[-1].step:
+                    # The file was read anew.
                     self._recent.clear()
                 self._recent.append(record)
+            elif record.role == TRAINER:
+                self._resumed = record
             elif record.role == EVALUATION:
-                self._first_evaluation.setdefault(record.dataset, record)
-                self._last_evaluation[record.dataset] = record
+                self._note_evaluation(record)
 
     def set_checkpoint(self, checkpoint: Saved | None) -> None:
-        """Note the newest complete checkpoint."""
+        """Note the newest complete checkpoint; the first that is told is the one that this attempt begins with."""
         with self._lock:
             self._checkpoint = checkpoint
+            if self._resumed_step is None:
+                self._resumed_step = checkpoint.step if checkpoint else 0
 
     def snapshot(self) -> Snapshot:
         """The newest records."""
         with self._lock:
-            trainer = self._recent[-1] if self._recent else None
-            return Snapshot(trainer, tuple(self._last_evaluation.values()), self._checkpoint)
+            return Snapshot(self._trainer(), tuple(self._last_evaluation.values()), self._checkpoint)
 
     def progress(self) -> Progress:
         """The answer to `GET /progress`."""
         with self._lock:
-            trainer = self._recent[-1] if self._recent else None
+            trainer = self._trainer()
             saved = self._checkpoint
             return Progress(
                 attempt=self._attempt,
-                step=trainer.step if trainer else 0,
+                step=self._step(),
                 target_steps=self._newest.target_steps if self._newest else 0,
                 updated_at=self._newest.ts if self._newest else 0.0,
                 eta_seconds=self._eta(),
@@ -92,13 +105,28 @@ class RunState:
 
     def _eta(self) -> float | None:
         """Remaining steps times the mean seconds between recent ones, evaluations and checkpoints included."""
-        if not self._recent:
+        last = self._trainer()
+        if last is None:
             return None
-        first, last = self._recent[0], self._recent[-1]
         seconds: float | None = last.values.get("step_seconds")
-        if last.step > first.step:
+        if self._recent and last.step > (first := self._recent[0]).step:
             seconds = (last.ts - first.ts) / (last.step - first.step)
-        return None if seconds is None else round(max(0, last.target_steps - last.step) * seconds, 1)
+        return None if seconds is None else round(max(0, last.target_steps - self._step()) * seconds, 1)
+
+    def _step(self) -> int:
+        return self._recent[-1].step if self._recent else self._resumed_step or 0
+
+    def _trainer(self) -> MetricRecord | None:
+        newest = self._recent[-1] if self._recent else self._resumed
+        return self._lineage.held(newest) if newest else None
+
+    def _note_evaluation(self, record: MetricRecord) -> None:
+        """Of two of the same weights the later counts: the earlier may have had no figure."""
+        first, last = self._first_evaluation.get(record.dataset), self._last_evaluation.get(record.dataset)
+        if first is None or record.step <= first.step:
+            self._first_evaluation[record.dataset] = record
+        if last is None or record.step >= last.step:
+            self._last_evaluation[record.dataset] = record
 
     def _evaluation(self) -> tuple[dict[str, Any], ...]:
         found: list[dict[str, Any]] = []

@@ -23,6 +23,7 @@ class Watcher:
         self._tail = MetricsTail(directory.metrics)
         self._period, self._checkpoint_period = period, checkpoints
         self._checkpoints_due = 0.0
+        self._checkpoint_known = False
         self._volume_errors = 0
         self.last_pass = time.monotonic()
         """Monotonic seconds at the end of the last pass."""
@@ -41,13 +42,12 @@ class Watcher:
         self.look()
 
     def look(self) -> None:
-        """One pass: everything new."""
-        while records := self._tail.read():
+        """One pass: everything new. The first checkpoint comes before the first record, which is judged by it."""
+        if time.monotonic() >= self._checkpoints_due:
+            self._find_checkpoint()
+        while self._checkpoint_known and (records := self._tail.read()):
             for item in records:
                 self._state.apply(item.record)
-        if time.monotonic() >= self._checkpoints_due:
-            self._checkpoints_due = time.monotonic() + self._checkpoint_period
-            self._find_checkpoint()
         self.last_pass = time.monotonic()
 
     def _find_checkpoint(self) -> None:
@@ -61,3 +61,5 @@ class Watcher:
             folder, manifest = found[-1]
             newest = Saved(manifest.step, str(folder.relative_to(self._volume)), manifest.saved_at)
         self._state.set_checkpoint(newest)
+        self._checkpoint_known = True
+        self._checkpoints_due = time.monotonic() + self._checkpoint_period

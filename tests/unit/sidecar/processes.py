@@ -29,9 +29,15 @@ def free_port() -> int:
 
 
 def get(port: int, path: str) -> tuple[int, bytes, dict[str, str]]:
+    return request(port, "GET", path)
+
+
+def request(
+    port: int, method: str, path: str, *, token: str = "", body: bytes | None = None
+) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        connection.request("GET", path)
+        connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
         response = connection.getresponse()
         return response.status, response.read(), {name.lower(): value for name, value in response.getheaders()}
     finally:
@@ -63,13 +69,22 @@ class Sidecar:
     def get(self, path: str) -> tuple[int, bytes, dict[str, str]]:
         return get(self.port, path)
 
+    def request(
+        self, method: str, path: str, token: str = "", body: bytes | None = None
+    ) -> tuple[int, bytes, dict[str, str]]:
+        return request(self.port, method, path, token=token, body=body)
+
 
 @contextmanager
-def a_sidecar(run: RunDocument, volume: Path, attempt: int = 1) -> Iterator[Sidecar]:
-    document = volume / "run.json"
+def a_sidecar(
+    run: RunDocument, volume: Path, attempt: int = 1, *, stop_digest: str = "", document: Path | None = None
+) -> Iterator[Sidecar]:
+    """The process; `document` is where run.json goes, on the volume by default."""
+    document = document or volume / "run.json"
     document.write_text(run.to_text(), encoding="utf-8")
     port = free_port()
     variables = {environment.ATTEMPT: str(attempt), environment.RUN_DOCUMENT: str(document)}
+    variables |= {environment.STOP_TOKEN_DIGEST: stop_digest} if stop_digest else {}
     process = subprocess.Popen(
         [sys.executable, "-m", "tuning_sidecar", "--volume", str(volume), "--port", str(port)],
         env=os.environ | variables | {"PYTHONPATH": str(SOURCES)},

@@ -26,6 +26,11 @@ def a_writer(run: RunDocument, directory: RunDirectory, attempt: int = 1, **pati
     )
 
 
+def counted(step: int) -> dict[str, float]:
+    """What the runner counts of the run, which a checkpoint restores."""
+    return {"tokens": 100.0 * step}
+
+
 def drained(writer: RemoteWriter) -> RemoteWriter:
     """Let it push what there is and end its series."""
     stop = threading.Event()
@@ -168,13 +173,70 @@ def test_a_clock_that_runs_ahead_or_jumps_back_costs_no_step(prometheus: Prometh
 def test_a_run_that_goes_on_in_a_second_attempt_continues_its_series(prometheus: Prometheus, tmp_path: Path) -> None:
     run = a_run("again", prometheus.write_url)
     directory = directory_of(run, tmp_path)
-    append(directory.metrics, a_record(1, time.time() - 20), a_record(2, time.time() - 10))
+    start = time.time() - 30
+    append(directory.metrics, *(a_record(step, start + step, values=counted(step)) for step in (1, 2, 3)))
     drained(a_writer(run, directory, attempt=1))
-    append(directory.metrics, a_record(2, time.time() + 0.1, attempt=2), a_record(3, time.time() + 0.2, attempt=2))
+    # The checkpoint is the first step's: the second and the third are done again.
+    moment = time.time() + 0.1
+    again = [a_record(step, moment + step / 10, attempt=2, values=counted(step)) for step in (2, 3, 4)]
+    append(directory.metrics, *again)
+    time.sleep(0.6)
+    writer = drained(a_writer(run, directory, attempt=2))
+
+    points = prometheus.points('tuningrun_step{run="again"}')
+    assert [value for _, value in points] == [1.0, 2.0, 3.0, 2.0, 3.0, 4.0]
+    assert [at for at, _ in points[3:]] == [round(record.ts, 3) for record in again]
+    tokens = [value for _, value in prometheus.points('tuningrun_tokens_total{run="again"}')]
+    assert tokens == [100.0, 200.0, 300.0, 300.0, 300.0, 400.0]
+    assert writer.statistics.samples["rejected"] == 0
+
+
+def test_steps_that_a_killed_attempt_left_unsent_come_before_those_of_the_next(
+    prometheus: Prometheus, tmp_path: Path
+) -> None:
+    run = a_run("unsent", prometheus.write_url)
+    directory = directory_of(run, tmp_path)
+    start = round(time.time() - 60, 3)
+    first = [a_record(step, start + step, values=counted(step)) for step in (1, 2, 3)]
+    append(directory.metrics, *first)
+    with a_sidecar(run, tmp_path) as sidecar:
+        eventually(lambda: Mark.load(directory.remote_write_mark).offset == directory.metrics.stat().st_size)
+        sidecar.stop(signal.SIGKILL)
+    late = a_record(4, start + 4, values=counted(4))
+    second = [a_record(step, start + 20 + step, attempt=2, values=counted(step)) for step in (3, 4, 5)]
+    append(directory.metrics, late, *second)
+
+    writer = drained(a_writer(run, directory, attempt=2))
+
+    expected = [(round(record.ts, 3), float(record.step)) for record in (*first, late, *second)]
+    assert prometheus.points('tuningrun_step{run="unsent"}') == expected
+    tokens = [value for _, value in prometheus.points('tuningrun_tokens_total{run="unsent"}')]
+    assert tokens == [100.0, 200.0, 300.0, 400.0, 400.0, 400.0, 500.0]
+    assert writer.statistics.samples["rejected"] == 0
+
+
+def test_of_two_sidecars_only_that_of_the_newest_attempt_pushes_and_ends_the_series(
+    prometheus: Prometheus, tmp_path: Path
+) -> None:
+    run = a_run("two-sidecars", prometheus.write_url)
+    directory = directory_of(run, tmp_path)
+    append(directory.metrics, a_record(1, time.time() - 20))
+    stop = threading.Event()
+    given_up = a_writer(run, directory, attempt=1)
+    thread = threading.Thread(target=given_up.run, args=(stop,))
+    thread.start()
+    eventually(lambda: given_up.statistics.samples["ok"])
+    # Its node is lost, the next attempt trains; the runner there has not noticed.
+    append(directory.metrics, a_record(2, time.time() - 5, attempt=2), a_record(3, time.time() - 4, attempt=1))
     time.sleep(0.3)
+    stop.set()
+    thread.join()
+    assert [value for _, value in prometheus.points('tuningrun_step{run="two-sidecars"}')] == [1.0]
+    assert prometheus.query('tuningrun_step{run="two-sidecars"}') != []
+
     drained(a_writer(run, directory, attempt=2))
 
-    assert [value for _, value in prometheus.points('tuningrun_step{run="again"}')] == [1.0, 2.0, 2.0, 3.0]
+    assert [value for _, value in prometheus.points('tuningrun_step{run="two-sidecars"}')] == [1.0, 2.0]
 
 
 def test_a_rewritten_shorter_file_is_neither_sent_twice_nor_skipped(prometheus: Prometheus, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_progress_shows_step_pace_checkpoint_and_evaluations(tmp_path: Path) -> 
         directory.metrics,
         an_evaluation(0, 0.15, now - 50),
         *(a_record(step, now - 40 + 10 * step, attempt=2) for step in (1, 2, 3)),
-        an_evaluation(3, 0.5, now),
+        an_evaluation(3, 0.5, now, attempt=2),
     )
     for step in (2, 3):
         manifest = Manifest(format="trl", step=step, policy_version=step, saved_at=now)
