@@ -12,7 +12,8 @@
        |- Gone            a fact     410: a watch or a page is too old; list again
        |- Invalid         permanent  400, 422: the server refuses what we built
        |- Forbidden       temporary  403: a right is missing; shown as Degraded, tried again rarely
-       `- ApiUnavailable  temporary  401, 429, 5xx, time-outs, broken connections; tried again with growing delay
+       `- ApiUnavailable  temporary  401, 429, 5xx, time-outs, broken connections, a namespace that goes; tried again
+                                     with growing delay
 
 Raised by `api` (SpecRejected), `settings` (SettingsError) and `cluster` (ApiError: `cluster.errors` maps HTTP status
 to class, once); caught by `reconcile` and `__main__`. A run that fails is no error but a fact, judged by `engine`.
@@ -81,7 +82,9 @@ class Forbidden(ApiError):  # noqa: N818
 
 
 class ApiUnavailable(ApiError):  # noqa: N818
-    """401, 429, 5xx, time-outs and broken connections: try again later, with a token read anew after a 401.
+    """401, 429, 5xx, time-outs, broken connections, and 403 for a namespace that is being deleted: try again later.
+
+    After a 401 the token is read anew.
 
     Attributes:
         retry_after: seconds that the server asked to wait; None when it did not say.

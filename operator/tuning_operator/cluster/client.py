@@ -179,6 +179,10 @@ class ApiClient:
         path = resource.path(namespace, name, "status")
         return await self._call("patch", resource, path, patch)
 
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> dict[str, Any]:
+        """Merge a patch into an object itself; returns the whole object."""
+        return await self._call("patch", resource, resource.path(namespace, name), patch)
+
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> dict[str, Any]:
         """Delete that very object; Conflict when another one has its name by now."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}

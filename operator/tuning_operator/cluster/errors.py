@@ -23,7 +23,7 @@ def from_answer(
     """
     message = str(body.get("message") or f"HTTP {status}")
     told = f"{verb} {resource}: {message}"
-    if status == 403:
+    if status == 403 and not _namespace_goes(body):
         return errors.Forbidden(message, status, verb=verb, resource=resource)
     if status == 404:
         return errors.NotFound(told, status)
@@ -34,9 +34,16 @@ def from_answer(
         return errors.Gone(told, status)
     if status in (400, 422):
         return errors.Invalid(message, status)
-    # 401, too: a token that has just been replaced, or a server that cannot check one now, is no missing right.
+    # 401, too: a token that has just been replaced, or a server that cannot check one now, is no missing right. And a
+    # namespace that goes: soon the run is gone as well.
     wait = float(retry_after) if retry_after and retry_after.isdigit() else None
     return errors.ApiUnavailable(told, status, retry_after=wait)
+
+
+def _namespace_goes(body: Mapping[str, Any]) -> bool:
+    """Whether nothing can be made because the namespace is being deleted: then no right is missing."""
+    causes = (body.get("details") or {}).get("causes") or ()
+    return any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
 
 
 def no_answer(verb: str, resource: str, error: BaseException) -> errors.ApiUnavailable:

@@ -39,10 +39,10 @@ EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 BY_KIND = {item.kind: item for item in (TUNING_RUNS, RAY_CLUSTERS, JOBS, PODS, CLAIMS, CONFIG_MAPS, EVENTS)}
 
 RIGHTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("agenttuning.io", "tuningruns", ("list", "watch")),
+    ("agenttuning.io", "tuningruns", ("delete", "list", "watch")),
     ("agenttuning.io", "tuningruns/status", ("patch",)),
     ("ray.io", "rayclusters", ("create", "delete", "list", "watch")),
-    ("batch", "jobs", ("create", "delete", "list", "watch")),
+    ("batch", "jobs", ("create", "delete", "list", "patch", "watch")),
     ("", "pods", ("list", "watch")),
     ("", "persistentvolumeclaims", ("create", "list", "watch")),
     ("", "configmaps", ("create", "get")),

@@ -1,10 +1,11 @@
-"""Questions to the sidecar in a run's head pod: how far it is, and how it ended.
+"""Talk with the sidecar in a run's head pod: how far it is, how it ended, and that it shall stop.
 
 Used by `progress` and `execute`. It has a session of its own, so that no credential of the API server ever goes to a
 pod. No answer is never an error: the run may be well.
 """
 
 import math
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ from tuning_contract.result import RunResult
 
 CONNECTIONS = 16
 TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
+_TAKEN = 202
 _HUGE = 1e11
 _LONGEST_PATH = 1000
 _LARGEST = 256 * 1024
@@ -64,18 +66,36 @@ class SidecarClient:
         except (ValueError, TypeError) as error:
             raise Unreachable(str(error)) from error
 
+    async def stop(self, address: str, token: str) -> None:
+        """Ask the training to save and to stop. Unreachable when the sidecar does not take it.
+
+        Args:
+            address: Of the head pod.
+            token: Of the attempt, from `tuning_contract.stopping`.
+        """
+        status, _ = await self._call("POST", address, "stop", {"Authorization": f"Bearer {token}"})
+        if status != _TAKEN:
+            raise Unreachable(f"HTTP {status}")
+
     async def _get(self, address: str, path: str) -> bytes | None:
+        status, body = await self._call("GET", address, path)
+        if status == 404:
+            return None
+        if status != 200:
+            raise Unreachable(f"HTTP {status}")
+        return body
+
+    async def _call(
+        self, method: str, address: str, path: str, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """One request: status and body."""
         if self._session is None:
             raise RuntimeError("the client is not open")
         host = f"[{address}]" if ":" in address else address
+        url = f"http://{host}:{self._port}/{path}"
         try:
-            async with self._session.get(f"http://{host}:{self._port}/{path}", allow_redirects=False) as response:
-                body = await _whole(response.content)
-                if response.status == 404:
-                    return None
-                if response.status != 200:
-                    raise Unreachable(f"HTTP {response.status}")
-                return body
+            async with self._session.request(method, url, headers=headers, allow_redirects=False) as response:
+                return response.status, await _whole(response.content)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
 

@@ -49,6 +49,15 @@ async def test_a_missing_right_names_verb_and_resource() -> None:
     assert (caught.value.verb, caught.value.resource) == ("create", "rayclusters.ray.io")
 
 
+async def test_a_namespace_that_is_being_deleted_is_no_missing_right() -> None:
+    causes = [{"reason": "NamespaceTerminating", "message": "namespace ml is being terminated", "field": "x"}]
+    body = a_status(403, "forbidden: because it is being terminated", "Forbidden") | {"details": {"causes": causes}}
+    server = FakeServer(answers=[web.json_response(body, status=403)])
+    async with server.client() as client:
+        with pytest.raises(errors.ApiUnavailable, match="being terminated"):
+            await client.create(RAY_CLUSTERS, "ml", {"kind": "RayCluster"})
+
+
 async def test_a_conflict_of_a_patch_is_no_taken_name() -> None:
     server = FakeServer(answers=[an_answer(409)])
     async with server.client() as client:
@@ -93,6 +102,15 @@ async def test_status_patches_are_merge_patches_of_the_subresource() -> None:
         "PATCH",
         "/apis/agenttuning.io/v1alpha1/namespaces/ml/tuningruns/a/status",
     )
+    assert request.content_type == "application/merge-patch+json"
+
+
+async def test_patches_of_an_object_itself_are_merge_patches_too() -> None:
+    server = FakeServer(answers=[web.json_response({})])
+    async with server.client() as client:
+        await client.patch(JOBS, "ml", "a", {"spec": {"activeDeadlineSeconds": 1}})
+    request = server.requests[0]
+    assert (request.method, request.path) == ("PATCH", "/apis/batch/v1/namespaces/ml/jobs/a")
     assert request.content_type == "application/merge-patch+json"
 
 

@@ -38,7 +38,7 @@ class Sidecar:
 async def sidecar() -> AsyncIterator[Sidecar]:
     found = Sidecar()
     application = web.Application()
-    application.router.add_get("/{path}", found.handle)
+    application.router.add_route("*", "/{path}", found.handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -104,6 +104,21 @@ async def test_nobody_there_is_no_answer() -> None:
     async with SidecarClient(1) as client:
         with pytest.raises(Unreachable):
             await client.progress("127.0.0.1")
+
+
+async def test_a_stop_is_asked_with_the_attempts_token_and_counts_when_it_is_taken(sidecar: Sidecar) -> None:
+    sidecar.answers = {"/stop": web.Response(status=202)}
+    async with SidecarClient(sidecar.port) as client:
+        await client.stop("127.0.0.1", "the-token")
+    assert sidecar.headers[0]["Authorization"] == "Bearer the-token"
+
+
+@pytest.mark.parametrize("status", [200, 401, 404, 405, 500])
+async def test_a_stop_that_is_not_taken_is_no_answer(sidecar: Sidecar, status: int) -> None:
+    sidecar.answers = {"/stop": web.Response(status=status)}
+    async with SidecarClient(sidecar.port) as client:
+        with pytest.raises(Unreachable, match=str(status)):
+            await client.stop("127.0.0.1", "the-token")
 
 
 async def test_no_credential_goes_to_a_pod(sidecar: Sidecar) -> None:
