@@ -10,7 +10,7 @@ from datetime import datetime
 
 from tuning_contract.causes import Cause
 from tuning_operator.api.conditions import Condition, ConditionStatus, ConditionType, Phase
-from tuning_operator.engine.world import Child
+from tuning_operator.engine.world import Child, JobView
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,15 @@ class Contribution:
     create: tuple[Child, ...] = ()
     delete_cluster: bool = False
     delete_job: bool = False
+    delete_earlier: bool = False
+    """RayClusters of earlier attempts that should not be there."""
+    delete_run: bool = False
+    end_jobs: tuple[JobView, ...] = ()
+    """Jobs that do not end by themselves."""
+    ask_stop: bool = False
+    """The present attempt's sidecar must have the request to stop."""
+    look: bool = False
+    """RayClusters and pods of the run must be listed from the API server itself."""
     read: tuple[str, ...] = ()
     """ConfigMaps whose keys must be known."""
     ask_result: bool = False

@@ -16,7 +16,7 @@ from tuning_operator.engine.announcements import Announcement
 from tuning_operator.engine.contribution import Contribution
 from tuning_operator.engine.evidence import RAY_HEAD
 from tuning_operator.engine.policies import POLICIES
-from tuning_operator.engine.world import Child, World
+from tuning_operator.engine.world import Child, ClusterView, JobView, World
 from tuning_operator.settings import Settings
 
 PROGRESS_INTERVAL = timedelta(seconds=30)
@@ -48,8 +48,19 @@ class Plan:
     create: tuple[Child, ...] = ()
     """In this order."""
     status: StatusWrite | None = None
+    look: bool = False
+    """List the run's RayClusters and pods from the API server itself, put what is found into the local copies, and
+    note when (`Notes.looked_at`). Comes before the status."""
+    ask_stop: bool = False
+    """After the status: POST /stop to the head's sidecar, and note the answer (`Notes.stop`, `stop_asked_at`)."""
     delete_cluster: bool = False
     delete_job: bool = False
+    delete_earlier: tuple[ClusterView, ...] = ()
+    """RayClusters of earlier attempts."""
+    end_jobs: tuple[JobView, ...] = ()
+    """Set activeDeadlineSeconds to 1: pods that wait for ever are deleted, finished ones stay with their log."""
+    delete_run: bool = False
+    """Last of all."""
     due: datetime | None = None
     """When to look again even if nothing happens."""
 
@@ -75,7 +86,12 @@ def plan(world: World, settings: Settings) -> Plan:
         create=create,
         status=write,
         delete_cluster=any(part.delete_cluster for part in parts),
+        look=any(part.look for part in parts),
+        ask_stop=any(part.ask_stop for part in parts),
         delete_job=any(part.delete_job for part in parts),
+        delete_earlier=world.earlier_clusters if any(part.delete_earlier for part in parts) else (),
+        end_jobs=tuple(job for part in parts for job in part.end_jobs),
+        delete_run=any(part.delete_run for part in parts),
         due=min((due for due in (write_due, *(part.due for part in parts)) if due is not None), default=None),
     )
 

@@ -54,6 +54,8 @@ class ContainerView:
     last_reason: str = ""
     """Why its previous life ended."""
     last_message: str = ""
+    last_exit_code: int | None = None
+    """Of its previous life."""
     memory_limit: str = ""
 
 
@@ -81,6 +83,12 @@ class PodView:
     """The scheduler's words while it finds no node."""
     disruption: str = ""
     """Reason of the condition DisruptionTarget: PreemptionByScheduler, DeletionByTaintManager."""
+    disrupted_at: datetime | None = None
+    """Since when that condition is True."""
+    deleted_at: datetime | None = None
+    """Its deletionTimestamp: when the grace of its deletion is, or was, over."""
+    node_lost: bool = False
+    """Its kubelet is silent: the cluster, not the kubelet, has said that it is not ready."""
     containers: tuple[ContainerView, ...] = ()
     """Init containers first, then the others, as in the spec."""
     has_sandbox: bool = False
@@ -143,7 +151,10 @@ class JobView:
     namespace: str = ""
     owners: tuple[str, ...] = ()
     """UIDs of all owners: the garbage collector takes the RayCluster's away, the run's stays."""
+    attempt: int = 1
     made_at: datetime | None = None
+    end_asked: bool = False
+    """Its activeDeadlineSeconds is set, which we do to end it."""
     deleting: bool = False
     complete: bool = False
     failed: bool = False
@@ -210,6 +221,18 @@ class Reachability(StrEnum):
     UNREACHABLE = "Unreachable"
 
 
+class StopAnswer(StrEnum):
+    """What became of the request to stop the present attempt."""
+
+    NOT_ASKED = "NotAsked"
+    TAKEN = "Taken"
+    """The sidecar has written it down: the runner will see it."""
+    REFUSED = "Refused"
+    """The sidecar knows no such token (401, 404): asking again is of no use, the preStop hook must do."""
+    UNREACHABLE = "Unreachable"
+    """No answer; it is asked again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Notes:
     """What this process alone knows of a run."""
@@ -232,6 +255,11 @@ class Notes:
     result_asked: Reachability = Reachability.NOT_ASKED
     departed: tuple[PodView, ...] = ()
     """Last views of pods that went while we watched: KubeRay deletes failed pods at once."""
+    stop: StopAnswer = StopAnswer.NOT_ASKED
+    stop_asked_at: datetime | None = None
+    """When the sidecar was last asked to stop."""
+    looked_at: datetime | None = None
+    """When this process last listed the run's RayClusters and pods from the API server itself (`Plan.look`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +277,10 @@ class World:
     job: JobView | None = None
     pods: tuple[PodView, ...] = ()
     """Pods of the present attempt."""
+    earlier_clusters: tuple[ClusterView, ...] = ()
+    """RayClusters of attempts before the present one. There should be none."""
+    earlier_jobs: tuple[JobView, ...] = ()
+    """Jobs of attempts before the present one, kept for their log."""
     claims: Mapping[str, ClaimView] = field(default_factory=dict)
     """Those that the run needs and that are there, by name: its own, and all that it names."""
     source_run: SourceRun | None = None
@@ -287,7 +319,14 @@ class World:
     @property
     def has_children(self) -> bool:
         """Whether anything was made for the run: from then on it is accepted for good."""
-        return self.cluster is not None or self.job is not None or bool(self.run.status.attempt.ray_cluster_uid)
+        status = self.run.status
+        recorded = bool(status.attempt.ray_cluster_uid) or self.attempt > 1 or bool(status.history)
+        return self.cluster is not None or self.job is not None or recorded
+
+    @property
+    def attempt_over(self) -> bool:
+        """Whether the present attempt has ended: it is in the history, and never comes back."""
+        return any(record.number == self.attempt for record in self.run.status.history)
 
     @property
     def head(self) -> PodView | None:
