@@ -35,6 +35,11 @@ def main() -> int:
     console = Console(sys.stdout.buffer)
     try:
         verdict = _drive(console)
+        # What is left takes milliseconds, and the verdict must not be lost.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except _TerminatedError:
+        console.say("no verdict, this pod is asked to go: the training goes on, and the next pod attaches to it")
+        return EXIT_DRIVER_ERROR
     except ClusterSilentError as error:
         console.say(f"no verdict, another pod will try: {error}")
         return EXIT_DRIVER_ERROR
@@ -62,12 +67,13 @@ def _drive(console: Console) -> Verdict:
         return _failed(Cause.CONFIG_INVALID, f"the driver cannot read run.json: {error}")
     submission = submission_for(
         os.environ[environment.RAY_JOB_ID],
-        {environment.ATTEMPT: str(number)},
+        number,
+        os.environ.get(environment.STOP_GRACE_SECONDS, ""),
         {"namespace": run.run.namespace, "run": run.run.name, "uid": run.run.uid, "attempt": str(number)},
     )
     ray = RayJobs(HttpClient(os.environ[environment.RAY_ADDRESS], os.environ.get(environment.RAY_TOKEN, "")))
     sidecar = Sidecar(HttpClient(os.environ[environment.SIDECAR_ADDRESS]))
-    follower = Follower(Attempt(number, run.digest, submission), ray, sidecar, console, Timing())
+    follower = Follower(Attempt(number, run.digest, submission), ray, sidecar, console, _timing())
     try:
         follower.attach()
     except SubmissionRefusedError as error:
@@ -75,13 +81,22 @@ def _drive(console: Console) -> Verdict:
     return judge(follower.follow())
 
 
+def _timing() -> Timing:
+    stall = os.environ.get(environment.STALL_SECONDS)
+    return Timing(stall=float(stall) if stall else None)
+
+
 def _failed(cause: Cause, message: str) -> Verdict:
     return Verdict(EXIT_FAILED, TerminationMessage(outcome=FAILED, cause=cause.value, message=message))
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """The pod is being evicted or deleted: the Ray job goes on, and the next pod attaches to it."""
-    sys.exit(EXIT_DRIVER_ERROR)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _TerminatedError
+
+
+class _TerminatedError(BaseException):
+    """The pod is being evicted or deleted. Whatever is caught on the way out, this is not."""
 
 
 if __name__ == "__main__":

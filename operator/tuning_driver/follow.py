@@ -1,24 +1,29 @@
 """Follow one Ray job from its submission to its end, and gather the evidence for the verdict.
 
 `__main__` calls `attach` and then `follow`. One thread and one loop: print the log, look for the result, ask
-Ray. It never stops the job: when the driver's pod is lost, the next one attaches to the same job.
+Ray. It never stops the job, whatever it finds: when the driver's pod is lost, the next one attaches to the same
+job, and what a lost or stalled attempt still runs goes with its cluster, which the operator deletes.
 """
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tuning_contract import environment
 from tuning_contract.progress import Progress
-from tuning_contract.result import RunResult
+from tuning_contract.result import STOPPED, RunResult
 from tuning_driver.console import Console
 from tuning_driver.http_client import UnreachableError
 from tuning_driver.ray_jobs import JobState, RayJobs, Submission, SubmissionRefusedError
-from tuning_driver.sidecar import Sidecar
+from tuning_driver.sidecar import Sidecar, VolumeUnreadableError
+from tuning_driver.stall import StallWatch
 from tuning_driver.verdict import Evidence, belongs
 
 CHUNKS_PER_PASS = 64
 """Log chunks between two looks at the job, so that a chatty runner cannot hide its own end."""
 RAY_LOG_CHARACTERS = 64 * 1024
+RAY_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
+"""Seconds that Ray gives a job between SIGTERM and SIGKILL, 3 by default. The name is Ray's."""
 
 
 class ClusterSilentError(Exception):
@@ -37,7 +42,7 @@ class Timing:
     job: float = 2.0
     """Between two looks at Ray's job status."""
     progress: float = 10.0
-    """Between two copies of the progress: the figures of a verdict without a result."""
+    """Between two looks at the progress: whether the training stands still, and the figures without a result."""
     end_poll: float = 0.25
     """Between two looks when the end is near."""
     retry: float = 0.5
@@ -50,6 +55,8 @@ class Timing:
     """For the job to end after its result was seen."""
     result: float = 60.0
     """For the sidecar to say whether there is a result, after the job has ended: it may be restarting."""
+    stall: float | None = None
+    """For the next step; None: learned from the run (`stall`)."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +68,12 @@ class Attempt:
     submission: Submission
 
 
-def submission_for(job_id: str, environment: Mapping[str, str], metadata: Mapping[str, str]) -> Submission:
-    """The Ray job of an attempt."""
-    return Submission(job_id, "python -m tuning_runner", environment, metadata)
+def submission_for(job_id: str, attempt: int, stop_grace: str, metadata: Mapping[str, str]) -> Submission:
+    """The Ray job of an attempt; `stop_grace` is how many seconds it may take to save when it is stopped, or empty."""
+    variables = {environment.ATTEMPT: str(attempt)}
+    if stop_grace:
+        variables |= {environment.STOP_GRACE_SECONDS: stop_grace, RAY_STOP_WAIT: stop_grace}
+    return Submission(job_id, "python -m tuning_runner", variables, metadata)
 
 
 class Follower:
@@ -74,6 +84,7 @@ class Follower:
         self._offset = 0
         self._progress: Progress | None = None
         self._progress_due = 0.0
+        self._stall = StallWatch(timing.stall)
 
     def attach(self) -> None:
         """Find the job or submit it.
@@ -122,6 +133,8 @@ class Follower:
                 return self._after_job(watch)
             self._raise_if_silent(watch)
             self._copy_progress()
+            if self._stall.words:
+                return self._after_stall(watch)
             time.sleep(self._timing.poll)
 
     def _after_result(self, result: RunResult, watch: "_JobWatch") -> Evidence:
@@ -132,8 +145,10 @@ class Follower:
             if watch.loss or (watch.state is not None and watch.state.terminal):
                 break
             # A failure that a dying head left behind is not the runner's own, so Ray's silence is waited out; if
-            # the sidecar still answers after it, the head lives. A complete result needs no more proof.
-            if time.monotonic() > deadline and (result.complete or not watch.silent_seconds):
+            # the sidecar still answers after it, the head lives. A complete result needs no more proof, and a
+            # runner that has saved on request was asked because the head goes.
+            proven = result.complete or result.outcome == STOPPED
+            if time.monotonic() > deadline and (proven or not watch.silent_seconds):
                 break
             if watch.silent_seconds >= self._timing.head:
                 self._raise_if_silent(watch)
@@ -147,14 +162,28 @@ class Follower:
         deadline = time.monotonic() + self._timing.result
         while True:
             try:
-                result = self._read_result()
+                result, problem = self._read_result(), ""
                 break
+            except VolumeUnreadableError as error:
+                # The sidecar answers, so the next driver pod would learn no more: Ray's word has to do.
+                if time.monotonic() > deadline:
+                    result, problem = None, str(error)
+                    break
             except UnreachableError as error:
                 if time.monotonic() > deadline:
                     message = f"the job has ended, and the sidecar does not say whether there is a result: {error}"
                     raise ClusterSilentError(message) from error
-                time.sleep(self._timing.end_poll)
-        return replace(self._evidence(watch), result=result)
+            time.sleep(self._timing.end_poll)
+        return replace(self._evidence(watch), result=result, volume_problem=problem)
+
+    def _after_stall(self, watch: "_JobWatch") -> Evidence:
+        """A result that came in this very moment, or a lost head, still says more."""
+        watch.look(now=True)
+        if watch.loss:
+            return self._after_loss(watch)
+        words = self._stall.words
+        self._console.say(words)
+        return replace(self._evidence(watch), stall=words, result=self._result())
 
     def _after_loss(self, watch: "_JobWatch") -> Evidence:
         self._console.say(watch.loss)
@@ -196,8 +225,10 @@ class Follower:
     def _copy_progress(self) -> None:
         if time.monotonic() < self._progress_due:
             return
-        self._progress = self._sidecar.progress() or self._progress
         self._progress_due = time.monotonic() + self._timing.progress
+        if (progress := self._sidecar.progress()) is not None:
+            self._progress = progress
+            self._stall.look(progress)
 
     def _print_log(self) -> None:
         for _ in range(CHUNKS_PER_PASS):

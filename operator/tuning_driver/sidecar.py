@@ -8,6 +8,10 @@ from tuning_contract.result import RunResult
 from tuning_driver.http_client import HttpClient, UnreachableError
 
 
+class VolumeUnreadableError(UnreachableError):
+    """The sidecar answers, but the run's volume does not."""
+
+
 class Sidecar:
     """The sidecar of one attempt."""
 
@@ -31,10 +35,13 @@ class Sidecar:
 
         Raises:
             UnreachableError: no answer, or one that is no result.
+            VolumeUnreadableError: the sidecar says that it cannot read the volume.
         """
         answer = self._client.get("/result")
         if answer.status == 404:
             return None
+        if answer.status == 500:
+            raise VolumeUnreadableError(answer.text.strip()[:300])
         if answer.status != 200:
             raise UnreachableError(f"result: HTTP {answer.status}")
         try:

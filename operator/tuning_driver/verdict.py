@@ -1,18 +1,24 @@
 """The verdict on an attempt: evidence in, exit code and termination message out.
 
 Pure, so that every rule is a row in a test. `__main__` calls it once at the end. The order is fixed:
-a complete result, then a lost head, then the runner's own cause, then Ray's job status, else Unknown; an
-exit code alone never decides.
+a complete result, then a lost head, then the runner's own word (a cause, or that it stopped on request), then a job
+that has ended in Ray's eyes, then a standstill, else Unknown; an exit code alone never decides.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuning_contract.causes import Cause
 from tuning_contract.progress import Progress
-from tuning_contract.result import FAILED, SUCCEEDED, RunResult
-from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_FAILED, EXIT_SUCCEEDED, TerminationMessage
+from tuning_contract.result import FAILED, STOPPED, SUCCEEDED, RunResult
+from tuning_contract.termination import (
+    EXIT_ATTEMPT_LOST,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    EXIT_SUCCEEDED,
+    TerminationMessage,
+)
 from tuning_driver.ray_jobs import JobState
 
 LAST_METRICS = ("reward_mean", "policy_loss", "kl")
@@ -21,7 +27,11 @@ MESSAGE_BYTES = 1200
 """Room for Ray's words; the rest of the termination message must fit beside them."""
 
 _LOST = frozenset({Cause.HEAD_LOST, Cause.WORKER_LOST, Cause.NODE_LOST, Cause.EVICTED, Cause.PREEMPTED})
-_OUT_OF_MEMORY = ("outofmemory", "out of memory", "running low on memory", "oomkilled")
+_SIGNS = {
+    Cause.OUT_OF_MEMORY: ("outofmemory", "out of memory", "running low on memory", "oomkilled"),
+    Cause.STORAGE_FAILED: ("no space left on device", "read-only file system", "disk quota exceeded"),
+}
+"""What Ray's words, which end with the last lines of the log, tell of a runner that could not write its result."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,10 @@ class Evidence:
     """Why the head counts as lost; empty while it lives."""
     job: JobState | None = None
     progress: Progress | None = None
+    stall: str = ""
+    """Why the training counts as stalled; empty while it goes on."""
+    volume_problem: str = ""
+    """Why nobody can say whether there is a result, after the job has ended; empty while the volume can be read."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +73,24 @@ def judge(evidence: Evidence) -> Verdict:
         return _verdict(evidence, result, None, _remark(evidence.job))
     if evidence.head_loss:
         return _verdict(evidence, result, Cause.HEAD_LOST, evidence.head_loss)
+    if result is not None and result.outcome == STOPPED:
+        return _stopped(evidence, result)
     if result is not None:
         return _verdict(evidence, result, *_runner_cause(result))
-    return _verdict(evidence, None, *_job_cause(evidence.job, evidence.progress))
+    if evidence.stall and not (evidence.job and evidence.job.terminal):
+        return _verdict(evidence, None, Cause.STALLED, evidence.stall)
+    cause, message = _job_cause(evidence.job, evidence.progress)
+    if evidence.volume_problem:
+        return _verdict(evidence, None, Cause.STORAGE_FAILED, f"{evidence.volume_problem}; {message}")
+    return _verdict(evidence, None, cause, message)
+
+
+def _stopped(evidence: Evidence, result: RunResult) -> Verdict:
+    """Neither good nor bad: what was asked for has happened, and the operator knows who asked."""
+    kept = f"the checkpoint of step {result.checkpoint_step} is kept" if result.checkpoint else "there is no checkpoint"
+    message = result.message or f"stopped on request after step {result.step} of {result.target_steps}; {kept}"
+    verdict = _verdict(evidence, result, None, message)
+    return Verdict(EXIT_STOPPED, replace(verdict.message, outcome=STOPPED))
 
 
 def _remark(job: JobState | None) -> str:
@@ -88,8 +117,9 @@ def _job_cause(job: JobState | None, progress: Progress | None) -> tuple[Cause, 
     if job.status == "SUCCEEDED":
         return Cause.INCOMPLETE_STEPS, f"the Ray job ended{reached} without a result.json"
     words = shorten(job.message, MESSAGE_BYTES)
-    if any(sign in job.message.lower() for sign in _OUT_OF_MEMORY):
-        return Cause.OUT_OF_MEMORY, f"Ray job {job.status}{reached}: {words}"
+    for cause, signs in _SIGNS.items():
+        if any(sign in job.message.lower() for sign in signs):
+            return cause, f"Ray job {job.status}{reached}: {words}"
     killed = job.exit_code in (-9, 137)
     hint = "; it was killed (SIGKILL), most often by the container's memory limit" if killed else ""
     code = f", exit code {job.exit_code}" if job.exit_code is not None else ""

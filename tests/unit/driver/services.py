@@ -46,7 +46,7 @@ class Service:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_POST = _serve  # noqa: N815
+            do_GET = do_POST = do_DELETE = _serve  # noqa: N815
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass
@@ -74,11 +74,14 @@ class FakeRay(Service):
         self.failures: list[tuple[int, str]] = []
         """Answers to give first, whatever is asked."""
         self.logs = ""
+        self.requests: list[tuple[str, str]] = []
+        """Method and path of everything that was asked."""
 
     def ends(self, job_id: str, status: str, message: str = "", exit_code: int | None = 0) -> None:
         self.jobs[job_id] = {"status": status, "message": message, "driver_exit_code": exit_code}
 
     def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        self.requests.append((method, path))
         if headers.get("authorization") != f"Bearer {TOKEN}":
             return 401, b"Unauthorized: Missing authentication token", {}
         if self.failures:
@@ -112,6 +115,8 @@ class Written:
     log: bytes | None = None
     result: RunResult | None = None
     progress: Progress = field(default_factory=lambda: Progress(attempt=1))
+    volume_error: str = ""
+    """What reading the volume ends with; empty while it can be read."""
 
 
 class FakeSidecar(Service):
@@ -126,6 +131,8 @@ class FakeSidecar(Service):
         parts = urlsplit(path)
         written = self.written
         match parts.path:
+            case "/log" | "/result" if written.volume_error:
+                return 500, f"the volume cannot be used: {written.volume_error}\n".encode(), {}
             case "/log" if written.log is not None:
                 offset = int(parse_qs(parts.query)["offset"][0])
                 data = written.log[offset : offset + self._chunk]

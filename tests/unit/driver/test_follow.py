@@ -1,4 +1,4 @@
-"""The driver against services that behave as Ray and the sidecar do, with short periods."""
+"""The driver against services that behave as Ray and the sidecar do, with short periods; stalls are in test_stall."""
 
 import io
 import threading
@@ -11,7 +11,7 @@ from tests.unit.driver.services import TOKEN, FakeRay, FakeSidecar, running
 from tests.unit.sidecar.documents import a_result, a_run
 from tests.unit.sidecar.processes import eventually
 from tuning_contract.progress import Progress
-from tuning_contract.result import FAILED
+from tuning_contract.result import FAILED, STOPPED
 from tuning_driver.console import Console
 from tuning_driver.follow import Attempt, ClusterSilentError, Follower, Timing, submission_for
 from tuning_driver.http_client import HttpClient
@@ -29,15 +29,17 @@ FAST = Timing(
 class Driver:
     """A driver in a thread, with what it printed."""
 
-    def __init__(self, ray: FakeRay, sidecar: FakeSidecar, token: str = TOKEN, attempt: int = 1) -> None:
+    def __init__(
+        self, ray: FakeRay, sidecar: FakeSidecar, token: str = TOKEN, attempt: int = 1, timing: Timing = FAST
+    ) -> None:
         self.stream = io.BytesIO()
-        submission = submission_for(JOB, {"TUNING_ATTEMPT": str(attempt)}, {"run": "math-agent"})
+        submission = submission_for(JOB, attempt, "90", {"run": "math-agent"})
         self.follower = Follower(
             Attempt(attempt, RUN.digest, submission),
             RayJobs(HttpClient(ray.url, token)),
             Sidecar(HttpClient(sidecar.url)),
             Console(self.stream),
-            FAST,
+            timing,
         )
         self.evidence: Evidence | None = None
         self.silence = ""
@@ -88,16 +90,26 @@ def driver(ray: FakeRay, sidecar: FakeSidecar) -> Driver:
     return Driver(ray, sidecar)
 
 
-def test_the_submission_names_entrypoint_id_and_attempt(driver: Driver, ray: FakeRay) -> None:
+def test_the_submission_names_entrypoint_id_attempt_and_the_time_to_save(driver: Driver, ray: FakeRay) -> None:
     driver.follower.attach()
     assert ray.submissions == [
         {
             "entrypoint": "python -m tuning_runner",
             "submission_id": JOB,
-            "runtime_env": {"env_vars": {"TUNING_ATTEMPT": "1"}},
+            "runtime_env": {
+                "env_vars": {
+                    "TUNING_ATTEMPT": "1",
+                    "TUNING_STOP_GRACE_SECONDS": "90",
+                    "RAY_JOB_STOP_WAIT_TIME_S": "90",
+                }
+            },
             "metadata": {"run": "math-agent"},
         }
     ]
+
+
+def test_without_a_time_to_save_ray_keeps_its_own() -> None:
+    assert submission_for(JOB, 2, "", {}).environment == {"TUNING_ATTEMPT": "2"}
 
 
 def test_a_second_driver_attaches_and_prints_the_log_from_its_start(ray: FakeRay, sidecar: FakeSidecar) -> None:
@@ -281,6 +293,46 @@ def test_a_failure_beside_a_dead_dashboard_is_the_runners_own(
     found = driver.finished()
     assert found.result == failure
     assert found.head_loss == ""
+
+
+def test_a_runner_that_has_saved_on_request_is_believed_though_the_head_goes(
+    driver: Driver, ray: FakeRay, sidecar: FakeSidecar
+) -> None:
+    stopped = a_result(RUN, outcome=STOPPED, step=7, final_model="")
+    sidecar.written.log = b"saved\n"
+    driver.start()
+    eventually(lambda: "saved" in driver.printed)
+    ray.stop()
+    sidecar.written.result = stopped
+    started = time.monotonic()
+    found = driver.finished()
+    assert time.monotonic() - started < FAST.head
+    assert (found.result, found.head_loss) == (stopped, "")
+
+
+def test_a_volume_that_cannot_be_read_leaves_the_last_word_to_ray(
+    driver: Driver, ray: FakeRay, sidecar: FakeSidecar
+) -> None:
+    driver.start()
+    sidecar.written.volume_error = "[Errno 5] Input/output error"
+    ray.logs = "failed: StorageFailed\n"
+    ray.ends(JOB, "FAILED", "Job entrypoint command failed with exit code 10", 10)
+    found = driver.finished()
+    assert "Input/output error" in found.volume_problem
+    assert driver.printed.count("failed: StorageFailed") == 1
+
+
+def test_a_volume_that_can_be_read_again_in_time_says_how_it_ended(
+    driver: Driver, ray: FakeRay, sidecar: FakeSidecar
+) -> None:
+    driver.start()
+    sidecar.written.volume_error = "[Errno 116] Stale file handle"
+    sidecar.written.result = a_result(RUN)
+    ray.ends(JOB, "SUCCEEDED")
+    time.sleep(FAST.result / 2)
+    sidecar.written.volume_error = ""
+    found = driver.finished()
+    assert (found.result, found.volume_problem) == (a_result(RUN), "")
 
 
 def test_a_runner_that_never_started_shows_rays_own_log(driver: Driver, ray: FakeRay) -> None:

@@ -8,10 +8,11 @@ import pytest
 from tests.unit.sidecar.documents import a_result, a_run
 from tuning_contract.causes import Cause
 from tuning_contract.progress import Progress
-from tuning_contract.result import FAILED, EvaluationFigures, RunResult
+from tuning_contract.result import FAILED, STOPPED, EvaluationFigures, RunResult
 from tuning_contract.termination import (
     EXIT_ATTEMPT_LOST,
     EXIT_FAILED,
+    EXIT_STOPPED,
     EXIT_SUCCEEDED,
     LIMIT,
     VERDICT_CODES,
@@ -25,13 +26,22 @@ from tuning_driver.verdict import Evidence, judge, shorten
 RUN = a_run()
 PROGRESS = Progress(attempt=1, step=5, target_steps=12, checkpoint_path="ml/x/checkpoints/step-000003")
 COMPLETE = a_result(RUN)
+STOPPED_RESULT = a_result(
+    RUN, outcome=STOPPED, step=7, final_model="", checkpoint="ml/x/checkpoints/step-000007", checkpoint_step=7
+)
+ENTRYPOINT = "Job entrypoint command failed with exit code 10, last available logs:"
 WORKFLOW_ERROR = a_result(RUN, outcome=FAILED, cause="WorkflowError", message="KeyError: 'question'", step=1)
 
 
 def evidence(
-    result: RunResult | None = None, head_loss: str = "", job: JobState | None = None, attempt: int = 1
+    result: RunResult | None = None,
+    head_loss: str = "",
+    job: JobState | None = None,
+    attempt: int = 1,
+    stall: str = "",
+    volume_problem: str = "",
 ) -> Evidence:
-    return Evidence(attempt, RUN.digest, result, head_loss, job, PROGRESS)
+    return Evidence(attempt, RUN.digest, result, head_loss, job, PROGRESS, stall, volume_problem)
 
 
 @pytest.mark.parametrize(
@@ -55,20 +65,52 @@ def evidence(
         (evidence(replace(WORKFLOW_ERROR, cause="Newer")), EXIT_FAILED, Cause.UNKNOWN),
         # ... but an older attempt's failure says nothing of this one
         (evidence(WORKFLOW_ERROR, job=JobState("SUCCEEDED"), attempt=2), EXIT_FAILED, Cause.INCOMPLETE_STEPS),
+        (evidence(WORKFLOW_ERROR, stall="quiet"), EXIT_FAILED, Cause.WORKFLOW_ERROR),
+        # ... or that it stopped on request
+        (evidence(STOPPED_RESULT), EXIT_STOPPED, ""),
+        (evidence(STOPPED_RESULT, job=JobState("FAILED", "exit code 12", 12)), EXIT_STOPPED, ""),
+        (evidence(STOPPED_RESULT, stall="quiet"), EXIT_STOPPED, ""),
+        (evidence(STOPPED_RESULT, head_loss="gone"), EXIT_ATTEMPT_LOST, Cause.HEAD_LOST),
+        (evidence(STOPPED_RESULT, job=JobState("FAILED"), attempt=2), EXIT_FAILED, Cause.UNKNOWN),
         # (d) Ray's status
         (evidence(job=JobState("FAILED", "exit code 1", 1)), EXIT_FAILED, Cause.UNKNOWN),
         (evidence(job=JobState("FAILED", "killed: node running low on memory")), EXIT_FAILED, Cause.OUT_OF_MEMORY),
         (evidence(job=JobState("SUCCEEDED", "", 0)), EXIT_FAILED, Cause.INCOMPLETE_STEPS),
         (evidence(job=JobState("STOPPED")), EXIT_FAILED, Cause.UNKNOWN),
         (evidence(), EXIT_FAILED, Cause.UNKNOWN),
+        (evidence(job=JobState("FAILED", f"{ENTRYPOINT} [Errno 28] No space left on device", 10)), 10, "StorageFailed"),
+        (evidence(job=JobState("FAILED", ENTRYPOINT, 10), volume_problem="EIO"), EXIT_FAILED, Cause.STORAGE_FAILED),
+        (evidence(job=JobState("SUCCEEDED"), volume_problem="EIO"), EXIT_FAILED, Cause.STORAGE_FAILED),
+        # ... but a standstill when the job goes on
+        (evidence(job=JobState("RUNNING"), stall="quiet"), EXIT_FAILED, Cause.STALLED),
+        (evidence(stall="quiet"), EXIT_FAILED, Cause.STALLED),
+        (evidence(COMPLETE, stall="quiet"), EXIT_SUCCEEDED, ""),
+        (evidence(head_loss="gone", stall="quiet"), EXIT_ATTEMPT_LOST, Cause.HEAD_LOST),
+        (evidence(job=JobState("FAILED", "exit code 1", 1), stall="quiet"), EXIT_FAILED, Cause.UNKNOWN),
     ],
 )
 def test_the_order_of_evidence_decides(given: Evidence, exit_code: int, cause: str) -> None:
     verdict = judge(given)
     assert (verdict.exit_code, verdict.message.cause) == (exit_code, cause)
-    assert verdict.message.outcome == ("Succeeded" if exit_code == EXIT_SUCCEEDED else "Failed")
+    outcomes = {EXIT_SUCCEEDED: "Succeeded", EXIT_STOPPED: "Stopped"}
+    assert verdict.message.outcome == outcomes.get(exit_code, "Failed")
     assert (exit_code in VERDICT_CODES) == (exit_code != EXIT_SUCCEEDED)
     assert verdict.message.message or exit_code == EXIT_SUCCEEDED
+
+
+def test_a_stop_tells_what_is_kept_in_the_runners_words_or_in_ours() -> None:
+    message = judge(evidence(STOPPED_RESULT)).message
+    assert (message.step, message.target_steps, message.checkpoint) == (7, 12, STOPPED_RESULT.checkpoint)
+    assert message.message == "stopped on request after step 7 of 12; the checkpoint of step 7 is kept"
+    assert judge(evidence(replace(STOPPED_RESULT, message="saved"))).message.message == "saved"
+    nothing = replace(STOPPED_RESULT, step=0, checkpoint="", checkpoint_step=0)
+    assert judge(evidence(nothing)).message.message == "stopped on request after step 0 of 12; there is no checkpoint"
+
+
+def test_a_volume_that_cannot_be_read_is_told_beside_rays_words() -> None:
+    message = judge(evidence(job=JobState("FAILED", ENTRYPOINT, 10), volume_problem="EIO")).message.message
+    assert "EIO" in message
+    assert ENTRYPOINT in message
 
 
 def test_the_runners_own_words_reach_the_message() -> None:
