@@ -224,6 +224,7 @@ def _settle(spec: Spec, maker: _Maker) -> None:
             if "split" in source and "path" in source:
                 source["path"] = source["path"].rpartition("/")[0]
     _settle_claim(spec["checkpoint"])
+    _settle_retry(spec.get("retry", {}))
     cluster = spec.get("cluster", {})
     pods = [*cluster.get("workers", []), *([cluster["head"]] if "head" in cluster else [])]
     for pod in pods:
@@ -256,6 +257,12 @@ def _settle_algorithm(spec: Spec) -> None:
     rollout = spec.get("rollout", {})
     if "minGroupSize" in rollout or size < 2:
         spec.setdefault("rollout", rollout)["minGroupSize"] = max(min(rollout.get("minGroupSize", 2), size), least)
+
+
+def _settle_retry(retry: Spec) -> None:
+    for entry in retry.get("rules", []):
+        if "DeadlineExceeded" in entry["causes"]:
+            entry["action"] = "Fail"
 
 
 def _settle_claim(checkpoint: Spec) -> None:

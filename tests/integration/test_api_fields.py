@@ -264,7 +264,7 @@ def test_two_managers_who_apply_different_entries_of_a_list_both_keep_theirs(con
 @pytest.mark.parametrize(
     ("field", "words"),
     [
-        ("", "A run is a record: nothing in it can be changed after creation."),
+        ("", "A run is a record: only `suspend`, `deadlines` and `cleanup` can be changed after creation."),
         ("seed", "Default: 0."),
         ("model.huggingFace.repo", "Example: Qwen/Qwen3-0.6B."),
         ("dataset.evaluation.samplesPerTask", "Default: 1. Example: 2."),

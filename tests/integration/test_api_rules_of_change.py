@@ -34,6 +34,7 @@ CHANGES: list[tuple[str, Any]] = [
     ("cluster", {"head": {"gpus": 1}}),
     ("checkpoint", {"keepLast": 1}),
     ("metrics", {"remoteWrite": {"url": "http://prometheus:9090/api/v1/write"}}),
+    ("retry", {"maxAttempts": 1}),
     ("priorityClassName", "research"),
     ("serviceAccountName", "tuning"),
     ("imagePullSecrets", [{"name": "registry"}]),
@@ -117,6 +118,26 @@ def test_a_field_cannot_be_removed_after_creation(control_plane: ControlPlane) -
         control_plane.api.request("PATCH", f"{RUNS}/keeping?{DRY}", change, MERGE_PATCH)
     control_plane.api.request("DELETE", f"{RUNS}/keeping")
     assert complaints(caught.value) == [("spec.serviceAccountName", immutable("serviceAccountName"))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"suspend": True},
+        {"deadlines": {"startSeconds": 60, "activeSeconds": 60, "stallSeconds": 60, "stopGraceSeconds": 60}},
+        {"cleanup": {"clusterTTLSeconds": 60, "runTTLSeconds": 60}},
+    ],
+    ids=lambda change: str(*change),
+)
+def test_what_steers_a_run_that_goes_on_may_be_changed(
+    control_plane: ControlPlane, made: dict[str, Any], change: dict[str, Any]
+) -> None:
+    del made
+    path = f"{RUNS}/changing?{DRY}"
+    changed = control_plane.api.request("PATCH", path, {"spec": change}, MERGE_PATCH)
+    assert {field: changed["spec"][field] for field in change} == change
+    removed = control_plane.api.request("PATCH", path, {"spec": dict.fromkeys(change)}, MERGE_PATCH)
+    assert all(removed["spec"][field] != value for field, value in change.items())
 
 
 def test_an_unchanged_spec_and_new_labels_are_accepted(control_plane: ControlPlane, made: dict[str, Any]) -> None:

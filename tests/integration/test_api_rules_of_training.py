@@ -54,7 +54,19 @@ def in_a_map(**reference: str) -> Spec:
     return {"dataset": {"train": {"image": None, "configMap": {"name": "tasks"} | reference}}}
 
 
+def retried(action: str, *causes: str) -> Spec:
+    """A run with one rule for retries."""
+    return {"retry": {"rules": [{"causes": list(causes), "action": action}]}}
+
+
 RULES = [
+    RuleCase(
+        "spec.retry.rules[0].causes",
+        "`causes` must not have DeadlineExceeded with this `action`: no time is left for another attempt; raise "
+        "`deadlines.activeSeconds`, which can be changed at any time",
+        retried("RetryUncounted", "NodeLost", "DeadlineExceeded"),
+        retried("Fail", "NodeLost", "DeadlineExceeded"),
+    ),
     RuleCase("spec.model", EITHER_MODEL, {"model": {"image": None}}, {}),
     RuleCase(
         "spec.model",
