@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,8 +12,10 @@ import yaml
 
 from tests.builders import a_model_source
 from tests.unit.api.test_crd import SCHEMA
+from tuning_contract.fingerprint import differing_fields, fingerprint
 from tuning_contract.version import FEATURES
 from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.api.v1alpha1_lifecycle import RetryAction
 from tuning_operator.desired import run_document
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +28,8 @@ NAMES = {
     "lora-gpu",
     "math-agent",
     "node-pool",
+    "resumed",
+    "retry-rules",
     "tiny",
 }
 ON_GPU = {"lora-gpu", "node-pool"}
@@ -179,6 +184,7 @@ def test_the_comment_of_a_sample_names_what_must_be_there_before(path: Path) -> 
     needed = [dataset.volume.claim_name for dataset in spec.dataset.evaluation if dataset.volume]
     needed += [spec.model.volume.claim_name] if spec.model.volume else []
     needed += [spec.checkpoint.volume.claim_name] if spec.checkpoint.volume.claim_name else []
+    needed += [spec.checkpoint.resume_from.claim_name] if spec.checkpoint.resume_from else []
     needed += [source.config_map_ref.name for source in spec.workflow.env_from if source.config_map_ref]
     needed += [pod.node_pool for pod in (spec.cluster.head, *spec.cluster.workers) if pod.node_pool]
     needed += [secret.name for secret in spec.image_pull_secrets]
@@ -218,7 +224,7 @@ async def test_the_agent_in_a_config_map_is_judged_by_the_number(monkeypatch: py
     assert rewards == [1.0, 0.1, 0.0]
 
 
-@pytest.mark.parametrize("name", ["math-agent", "evaluation-sets"])
+@pytest.mark.parametrize("name", ["math-agent", "evaluation-sets", "resumed"])
 def test_the_template_of_the_math_agent_is_the_one_of_its_image_folder(name: str) -> None:
     template, run = documents(ROOT / f"crds/samples/tuningrun.{name}.yaml")
     assert template["metadata"]["name"] == run["spec"]["model"]["chatTemplate"]["configMap"]["name"]
@@ -231,3 +237,25 @@ def test_the_chained_sample_goes_on_from_one_that_is_there() -> None:
     assert chained.spec.model.run.name == first.name
     assert chained.spec.workflow == first.spec.workflow
     assert chained.spec.algorithm.learning_rate == first.spec.algorithm.learning_rate / 2
+
+
+def test_the_resumed_sample_may_go_on_from_the_checkpoints_of_the_one_that_it_names() -> None:
+    runs = [the_run(ROOT / f"crds/samples/tuningrun.{name}.yaml") for name in ("resumed", "math-agent")]
+    documents_of = [run_document.build(run) for run in runs]
+    mine, theirs = (fingerprint(each, each.model.path, "rows", "template") for each in documents_of)
+    assert differing_fields(mine, theirs) == ()
+    resumed, first = runs
+    assert (resumed.spec.model, resumed.spec.dataset.train) == (first.spec.model, first.spec.dataset.train)
+    assert (resumed.spec.algorithm.steps or 0) > (first.spec.algorithm.steps or 0)
+    start = resumed.spec.checkpoint.resume_from
+    assert start is not None
+    assert start.path == f"default/{start.claim_name}"
+    assert re.fullmatch(rf"{first.name}-[0-9a-f]{{6}}", start.claim_name)
+
+
+def test_the_sample_of_retries_sets_everything_that_the_life_cycle_has() -> None:
+    path = ROOT / "crds/samples/tuningrun.retry-rules.yaml"
+    (found,) = documents(path)
+    for block in ("retry", "deadlines", "cleanup"):
+        assert set(found["spec"][block]) == set(SCHEMA["properties"]["spec"]["properties"][block]["properties"])
+    assert {rule.action for rule in the_run(path).spec.retry.rules} == set(RetryAction)
