@@ -18,7 +18,7 @@ PODS = "/api/v1/namespaces/{}/pods"
 CLAIMS = "/api/v1/namespaces/{}/persistentvolumeclaims"
 CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"
 MERGE = "application/merge-patch+json"
-RUN_UID_LABEL = "agenttuning.io/run-uid"
+COMPONENT_LABEL = "agenttuning.io/component"
 SIDECAR_ADDRESS = "127.0.0.1"
 
 
@@ -108,8 +108,12 @@ class Stage:
         path = f"{RUNS.format(self.namespace)}/{self.name}/status"
         self.api.request("PATCH", path, {"status": {"conditions": conditions}}, MERGE)
 
+    def change(self, **spec: Any) -> None:
+        """Change the run's spec, as far as the API lets its user."""
+        self.api.request("PATCH", f"{RUNS.format(self.namespace)}/{self.name}", {"spec": spec}, MERGE)
+
     def delete_run(self) -> None:
-        """Delete the run, and what the garbage collector would."""
+        """Delete the run; `collect_garbage` does the rest."""
         self.api.request("DELETE", f"{RUNS.format(self.namespace)}/{self.name}")
 
     def children(self, collection: str) -> list[dict[str, Any]]:
@@ -120,8 +124,8 @@ class Stage:
         return [kind | item for item in found["items"]]
 
     def child(self, collection: str, seconds: float = 20.0) -> dict[str, Any]:
-        """The only object of one kind, waited for."""
-        return wait_for(collection, lambda: next(iter(self.children(collection)), None), seconds)
+        """The object of one kind, that of the newest attempt, waited for."""
+        return wait_for(collection, lambda: max(self.children(collection), key=attempt_of, default=None), seconds)
 
     # KubeRay and the kubelet of the head.
 
@@ -225,6 +229,27 @@ class Stage:
         """Delete an object at once."""
         self.api.request("DELETE", f"{collection.format(self.namespace)}/{name}", {"gracePeriodSeconds": 0})
 
+    def pods(self, component: str) -> list[dict[str, Any]]:
+        """All pods of a component: head, worker or driver."""
+        return [pod for pod in self.children(PODS) if pod["metadata"]["labels"][COMPONENT_LABEL] == component]
+
+    def lose_head_pod(self) -> None:
+        """Let the newest head pod vanish with its node."""
+        self.delete(PODS, max(self.pods("head"), key=attempt_of)["metadata"]["name"])
+
+    def take_away(self, name: str) -> None:
+        """Delete a pod that runs on a node: it stays, on its way out, until its kubelet says that it is gone."""
+        path = f"{PODS.format(self.namespace)}/{name}"
+        self.api.request("POST", f"{path}/binding", {"target": {"kind": "Node", "name": "some-node"}})
+        self.api.request("DELETE", path)
+
+    def collect_garbage(self) -> None:
+        """Delete at once the pods whose owner is gone, as garbage collector and kubelets would."""
+        owners = {item["metadata"]["uid"] for kind in (CLUSTERS, JOBS) for item in self.children(kind)}
+        for pod in self.children(PODS):
+            if pod["metadata"]["ownerReferences"][0]["uid"] not in owners:
+                self.delete(PODS, pod["metadata"]["name"])
+
     # The Job controller and the kubelet of the driver.
 
     def make_driver_pod(self, suffix: str = "zzzzz") -> str:
@@ -273,6 +298,19 @@ class Stage:
         self.walk_to_the_job(**spec)
         return self.run_driver_pod()
 
+    def walk_on_to_the_job(self, attempt: int) -> None:
+        """Wait for the RayCluster of another attempt, and play KubeRay until its Job is made."""
+        wait_for(f"RayCluster {attempt}", lambda: attempt_of(self.child(CLUSTERS)) == attempt)
+        self.run_head_pod()
+        self.set_cluster_ready()
+        wait_for(f"Job {attempt}", lambda: attempt_of(self.child(JOBS)) == attempt)
+        self.wait_for_phase("Running")
+
+    def walk_on_to_running(self, attempt: int) -> str:
+        """The same, until its driver runs; returns the driver pod's name."""
+        self.walk_on_to_the_job(attempt)
+        return self.run_driver_pod()
+
     def exists(self, collection: str, name: str) -> bool:
         """Whether an object of that name is there."""
         try:
@@ -282,6 +320,11 @@ class Stage:
                 return False
             raise
         return True
+
+
+def attempt_of(child: dict[str, Any]) -> int:
+    """The attempt to which an object belongs; 0 for what lasts for the whole run."""
+    return int((child["metadata"].get("labels") or {}).get("agenttuning.io/attempt", 0))
 
 
 def _controlled_by(owner: dict[str, Any]) -> dict[str, Any]:

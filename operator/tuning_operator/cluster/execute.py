@@ -10,9 +10,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
+from tuning_contract.stopping import stop_token
 from tuning_operator import errors
+from tuning_operator.api import meta
 from tuning_operator.cluster.announcer import Announcer
 from tuning_operator.cluster.client import ApiClient, Selection
 from tuning_operator.cluster.informer import Informer
@@ -28,12 +30,12 @@ from tuning_operator.engine.policies.acceptance import READ
 from tuning_operator.engine.policies.finished import DELETE
 from tuning_operator.engine.world import (
     Child,
-    ClusterView,
     JobView,
     Reachability,
     Reference,
     Refusal,
     RefusalKind,
+    StopAnswer,
     World,
 )
 from tuning_operator.settings import Settings
@@ -63,11 +65,28 @@ def next_stage(plan: Plan) -> Stage | None:
         together = tuple(child for child in plan.create if _LANES[child] is lane)
         later = [_LANES[child] for child in plan.create if _LANES[child] is not lane]
         return Stage(lane, min(later, default=Lane.STATUS), together)
-    if plan.ask_result:
+    if plan.ask_result or plan.look:
         return Stage(Lane.STATUS, Lane.STATUS)
     if plan.status is not None:
         return Stage(Lane.STATUS, Lane.CLEANUP)
-    return Stage(Lane.CLEANUP, Lane.CLEANUP) if plan.delete_cluster or plan.delete_job else None
+    clean_up = plan.ask_stop or plan.delete_cluster or plan.delete_job or plan.delete_earlier or plan.end_jobs
+    return Stage(Lane.CLEANUP, Lane.CLEANUP) if clean_up or plan.delete_run else None
+
+
+class Named(Protocol):
+    """Something to delete."""
+
+    @property
+    def namespace(self) -> str:
+        """Where it lies."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def uid(self) -> str:
+        """Which one of that name it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +123,29 @@ class Executor:
                 await self._create(child, world, memory)
         elif plan.ask_result:
             await self._ask_result(world, memory)
+        elif plan.look:
+            await self._look(world, memory)
         elif plan.status is not None:
             await self._write_status(world, plan, memory)
-        elif plan.delete_cluster and world.cluster is not None:
-            await self._delete(RAY_CLUSTERS, self._hands.caches.clusters, world.cluster, memory)
+        elif plan.ask_stop:
+            await self._ask_stop(world, memory)
+        else:
+            await self._clean_up(world, plan, memory)
+
+    async def _clean_up(self, world: World, plan: Plan, memory: RunMemory) -> None:
+        caches = self._hands.caches
+        if plan.delete_cluster and world.cluster is not None:
+            await self._delete(RAY_CLUSTERS, caches.clusters, world.cluster, memory)
         elif plan.delete_job and world.job is not None:
-            await self._delete(JOBS, self._hands.caches.jobs, world.job, memory)
+            await self._delete(JOBS, caches.jobs, world.job, memory)
+        elif plan.delete_earlier:
+            for cluster in plan.delete_earlier:
+                await self._delete(RAY_CLUSTERS, caches.clusters, cluster, memory)
+        elif plan.end_jobs:
+            for job in plan.end_jobs:
+                await self._end(job, memory)
+        elif plan.delete_run:
+            await self._delete(TUNING_RUNS, caches.runs, world.run, memory)
 
     async def patch_unreadable(self, view: RunView, version: str, status: dict[str, Any]) -> None:
         """Write the status of an object that cannot be read as a TuningRun."""
@@ -156,6 +192,9 @@ class Executor:
                 text = f"{resource.kind} {manifest['metadata']['name']} belongs to somebody else"
                 memory.refusals[child] = Refusal(RefusalKind.NAME_CONFLICT, text, self._hands.clock())
                 return
+            if "deletionTimestamp" in found["metadata"]:
+                # It is on its way out, and nothing on it can be relied on: its name is free soon.
+                raise errors.Conflict(str(error), error.status) from error
             raw = found
         except errors.Invalid as error:
             memory.refusals[child] = _refusal(RefusalKind.INVALID, error, self._hands.clock())
@@ -202,6 +241,25 @@ class Executor:
                     await asyncio.sleep(1)
         memory.result_asked = Reachability.UNREACHABLE
 
+    async def _look(self, world: World, memory: RunMemory) -> None:
+        """List what the run has from the API server itself: the watches may be behind."""
+        labels = f"{meta.RUN_UID_LABEL}={world.run.uid}"
+        for informer in (self._hands.caches.clusters, self._hands.caches.pods):
+            await informer.look(world.run.namespace, labels)
+        memory.looked_at = self._hands.clock()
+
+    async def _ask_stop(self, world: World, memory: RunMemory) -> None:
+        run, memory.stop_asked_at = world.run, self._hands.clock()
+        if not self._settings.stop_key:
+            memory.stop = StopAnswer.REFUSED
+            return
+        token = stop_token(self._settings.stop_key, run.uid, world.attempt)
+        try:
+            memory.stop = await self._hands.sidecars.stop(world.head.ip if world.head is not None else "", token)
+        except Unreachable as error:
+            memory.stop = StopAnswer.UNREACHABLE
+            log.info("%s/%s: the sidecar was not asked to stop: %s", run.namespace, run.name, error)
+
     async def _write_status(self, world: World, plan: Plan, memory: RunMemory) -> None:
         run, write = world.run, plan.status
         if write is None:
@@ -215,9 +273,22 @@ class Executor:
         for announcement in write.announcements:
             self._hands.announcer.tell(run, announcement, memory.status_written)
 
-    async def _delete(
-        self, resource: Resource, informer: Informer[Any], child: ClusterView | JobView, memory: RunMemory
-    ) -> None:
+    async def _end(self, job: JobView, memory: RunMemory) -> None:
+        """Let the Job's controller delete the pods that wait for ever; those that ended stay, with their log."""
+        jobs = self._hands.caches.jobs
+        # A wrong UID alone is accepted by the server: the version makes sure that it is this very Job.
+        version = jobs.version(job.namespace, job.name)
+        patch = {"metadata": {"uid": job.uid, "resourceVersion": version}, "spec": {"activeDeadlineSeconds": 1}}
+        try:
+            jobs.put(await self._hands.client.patch(JOBS, job.namespace, job.name, patch))
+        except errors.NotFound:
+            jobs.drop(job.namespace, job.name, job.uid)
+        except errors.Forbidden as error:
+            memory.refusals[DELETE] = _refusal(RefusalKind.FORBIDDEN, error, self._hands.clock())
+            return
+        memory.refusals.pop(DELETE, None)
+
+    async def _delete(self, resource: Resource, informer: Informer[Any], child: Named, memory: RunMemory) -> None:
         try:
             reply = await self._hands.client.delete(resource, child.namespace, child.name, child.uid)
         except errors.Forbidden as error:

@@ -9,8 +9,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from tuning_operator import errors
@@ -103,6 +103,11 @@ class Informer(Generic[View]):
         entry = self._entries.get((namespace, name))
         return entry.view if entry else None
 
+    def version(self, namespace: str, name: str) -> str:
+        """Resource version of the object of that name as it is known; empty when it is not."""
+        entry = self._entries.get((namespace, name))
+        return str(entry.version) if entry else ""
+
     def of(self, key: str) -> list[View]:
         """All objects with that queue key, in the order of their names."""
         return [self._entries[place].view for place in sorted(self._by_key.get(key, ()))]
@@ -125,6 +130,26 @@ class Informer(Generic[View]):
         if entry is not None and entry.uid == uid:
             self._deleted.add(uid)
             self._remove((namespace, name))
+
+    def start_over(self) -> None:
+        """Let the next `run` begin with a list: what a watch has told may be late. Not while `run` runs."""
+        self._version = ""
+        self.synced.clear()
+
+    async def look(self, namespace: str, labels: str) -> None:
+        """Take over what the server has now of some objects, without waiting for the watch; nothing is dropped.
+
+        Args:
+            namespace: Where they lie.
+            labels: A selector, instead of that of the watch.
+        """
+        try:
+            async for page in self._pages(replace(self._subject.selection, namespace=namespace, labels=labels)):
+                for raw in page["items"]:
+                    self.put(raw)
+        except errors.NotFound:
+            # Without the kind there is none of it.
+            return
 
     async def run(self) -> None:
         """List, then watch, for ever. A broken watch goes on where it ended; only lost history lists again."""
@@ -160,18 +185,14 @@ class Informer(Generic[View]):
     async def _list(self) -> str:
         """Read all pages and drop what is not in them; returns the list's resource version."""
         seen: set[Place] = set()
-        token, version = "", ""
-        while True:
-            page = await self._client.list_page(self._subject.selection, PAGE, token)
+        version = ""
+        async for page in self._pages(self._subject.selection):
             self._heard_at = time.monotonic()
             # Every page speaks of the same moment: the version of the first one.
             version = version or page["metadata"]["resourceVersion"]
             for raw in page["items"]:
                 seen.add(_place(raw))
                 self._news(raw)
-            token = page["metadata"].get("continue", "")
-            if not token:
-                break
         for place, entry in list(self._entries.items()):
             # What we wrote after the list was taken is not in it and yet exists.
             if place not in seen and entry.version <= int(version):
@@ -181,6 +202,16 @@ class Informer(Generic[View]):
         self.served = True
         self.synced.set()
         return version
+
+    async def _pages(self, selection: Selection) -> AsyncIterator[dict[str, Any]]:
+        """All pages of a list."""
+        token = ""
+        while True:
+            page = await self._client.list_page(selection, PAGE, token)
+            yield page
+            token = page["metadata"].get("continue", "")
+            if not token:
+                return
 
     async def _watch(self) -> None:
         """Follow the events until the server ends the watch; `_version` is how far we came."""
@@ -203,6 +234,9 @@ class Informer(Generic[View]):
         if not self._store(raw):
             return
         now = self._entries[_place(raw)]
+        if before is not None and before.uid != now.uid and self._subject.departed is not None:
+            # One of the same name took its place while nobody watched.
+            self._subject.departed(before.key, before.view)
         if before is not None and before.key != now.key:
             self._tell(before.key)
         self._tell(now.key)

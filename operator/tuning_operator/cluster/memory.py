@@ -9,7 +9,7 @@ from datetime import datetime
 
 from tuning_contract.progress import Progress
 from tuning_contract.result import RunResult
-from tuning_operator.engine.world import Notes, PodView, Reachability, Reference, Refusal
+from tuning_operator.engine.world import Child, Notes, PodView, Reachability, Reference, Refusal, StopAnswer
 
 _DEPARTED = 4
 """Views of departed pods that are kept of each component of one run."""
@@ -20,6 +20,8 @@ class RunMemory:
     """Notes of one run; `Notes` says what each means."""
 
     first_seen: datetime
+    attempt: int = 0
+    """Whose the words are that are kept below."""
     status_written: datetime | None = None
     config_made: bool = False
     references: dict[str, Reference] = field(default_factory=dict)
@@ -32,6 +34,9 @@ class RunMemory:
     result: RunResult | None = None
     result_asked: Reachability = Reachability.NOT_ASKED
     departed: list[PodView] = field(default_factory=list)
+    stop: StopAnswer = StopAnswer.NOT_ASKED
+    stop_asked_at: datetime | None = None
+    looked_at: datetime | None = None
 
     def notes(self) -> Notes:
         """A frozen copy for the engine."""
@@ -48,7 +53,23 @@ class RunMemory:
             result=self.result,
             result_asked=self.result_asked,
             departed=tuple(self.departed),
+            stop=self.stop,
+            stop_asked_at=self.stop_asked_at,
+            looked_at=self.looked_at,
         )
+
+    def begin(self, attempt: int) -> None:
+        """Another attempt is the present one: nothing of the one before may speak for it."""
+        if attempt == self.attempt:
+            return
+        self.attempt = attempt
+        self.progress, self.metrics = None, Reachability.NOT_ASKED
+        self.result, self.result_asked = None, Reachability.NOT_ASKED
+        self.stop, self.stop_asked_at, self.looked_at = StopAnswer.NOT_ASKED, None, None
+        self.departed = []
+        self.signatures = {}
+        for child in (Child.CLUSTER, Child.JOB):
+            self.refusals.pop(child, None)
 
     def note_signatures(self, signatures: dict[str, str], now: datetime) -> bool:
         """Keep since when each fact has its value; returns whether one changed."""
@@ -59,7 +80,9 @@ class RunMemory:
         return bool(changed)
 
     def note_departure(self, pod: PodView) -> None:
-        """Keep the last view of a pod, oldest first; heads that come and go push out no driver."""
+        """Keep the last view of a pod of this attempt, oldest first; heads that come and go push out no driver."""
+        if pod.attempt != self.attempt:
+            return
         same = [view for view in self.departed if view.component == pod.component]
         surplus = same[: max(0, len(same) + 1 - _DEPARTED)]
         self.departed = [*(view for view in self.departed if view not in surplus), pod]

@@ -88,6 +88,7 @@ class Observer:
         number = run.status.attempt.number or 1
         name = names.attempt(run, number)
         memory = self._memory.of(run.uid, now)
+        memory.begin(number)
         notes = memory.notes()
         clusters = [item for item in self._caches.clusters.of(run.uid) if item.owner == run.uid]
         cluster = _named(clusters, run, name)
@@ -110,6 +111,8 @@ class Observer:
             job=job,
             pods=ours(self._caches.pods.of(run.uid)),
             source_run=self._source_run(run),
+            earlier_clusters=tuple(view for view in clusters if _is_earlier(view, run, number)),
+            earlier_jobs=tuple(view for view in jobs if _is_earlier(view, run, number)),
         )
         world = replace(world, claims=self._claims(world))
         if memory.note_signatures(facts.signatures(world), now):
@@ -146,6 +149,15 @@ class Observer:
 
 def _named(views: list[Named], run: TuningRun, name: str) -> Named | None:
     return next((view for view in views if (view.namespace, view.name) == (run.namespace, name)), None)
+
+
+def _is_earlier(view: ClusterView | JobView, run: TuningRun, number: int) -> bool:
+    """Whether an object is of an attempt before this one. One of a later attempt tells that our view of the run is old:
+    nothing may be done to it.
+    """
+    prefix, _, suffix = view.name.rpartition("-")
+    mine = (view.namespace, prefix) == (run.namespace, names.child(run))
+    return mine and suffix.isdecimal() and int(suffix) < number
 
 
 def _is_owned(pod: PodView, run: TuningRun, cluster: str, jobs: set[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Polls the sidecars of running runs, for the status only. Run by `handlers` as one task.
+"""Polls the sidecars of runs that train, for the status only. Run by `handlers` as one task.
 
 Bounded in number and time, with jitter; a sidecar that does not answer makes the metrics Unknown and nothing else.
 """
@@ -18,6 +18,7 @@ from tuning_operator.engine.world import Reachability
 
 INTERVAL = 15.0
 TICK = 1.0
+_POLLED = (Phase.RUNNING, Phase.SUSPENDING)
 _SILENT = 2
 """Polls without an answer after which the metrics count as not available."""
 
@@ -49,7 +50,7 @@ class ProgressPoller:
 
     def _due(self) -> list[RunView]:
         now = asyncio.get_running_loop().time()
-        running = {view.uid: view for view in self._caches.runs.views() if view.phase == Phase.RUNNING}
+        running = {view.uid: view for view in self._caches.runs.views() if view.phase in _POLLED}
         for known in [uid for uid in self._next if uid not in running]:
             del self._next[known]
             self._misses.pop(known, None)
@@ -61,14 +62,20 @@ class ProgressPoller:
     async def _poll(self, view: RunView) -> None:
         address = self._caches.head_address(view)
         memory = self._memory.of(view.uid, self._clock())
-        before = (memory.progress, memory.metrics)
+        attempt, before = memory.attempt, (memory.progress, memory.metrics)
         try:
             if not address:
                 raise Unreachable("no head pod with an address")
-            memory.progress = await self._sidecars.progress(address)
-            memory.metrics = Reachability.ANSWERED
-            self._misses[view.uid] = 0
+            progress = await self._sidecars.progress(address)
         except Unreachable:
+            progress = None
+        if memory.attempt != attempt:
+            # Another attempt has begun meanwhile: this was the word of the one before.
+            return
+        if progress is not None:
+            memory.progress, memory.metrics = progress, Reachability.ANSWERED
+            self._misses[view.uid] = 0
+        else:
             self._misses[view.uid] = self._misses.get(view.uid, 0) + 1
             if self._misses[view.uid] >= _SILENT:
                 memory.metrics = Reachability.UNREACHABLE

@@ -96,7 +96,9 @@ def job(raw: Raw) -> JobView:
         uid=raw["metadata"]["uid"],
         namespace=raw["metadata"].get("namespace", ""),
         owners=owners_of(raw),
+        attempt=_attempt(raw),
         made_at=from_text(raw["metadata"].get("creationTimestamp")),
+        end_asked=(raw.get("spec") or {}).get("activeDeadlineSeconds") is not None,
         deleting="deletionTimestamp" in raw["metadata"],
         complete=_holds(status, "Complete"),
         failed=failed.get("status") == "True",
@@ -114,12 +116,11 @@ def pod(raw: Raw) -> PodView:
     scheduled = _condition(status, "PodScheduled")
     waits = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
     disrupted = _condition(status, "DisruptionTarget")
-    attempt = labels.get(meta.ATTEMPT_LABEL, "")
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
         component=labels.get(meta.COMPONENT_LABEL, ""),
-        attempt=int(attempt) if attempt.isdecimal() else 0,
+        attempt=_attempt(raw),
         namespace=metadata.get("namespace", ""),
         owner=controller_of(raw),
         phase=status.get("phase") or "",
@@ -127,9 +128,12 @@ def pod(raw: Raw) -> PodView:
         message=status.get("message") or "",
         ip=status.get("podIP") or "",
         deleting="deletionTimestamp" in metadata,
+        deleted_at=from_text(metadata.get("deletionTimestamp")),
         started_at=from_text(status.get("startTime")),
         unschedulable=scheduled.get("message") or "" if waits else "",
         disruption=disrupted.get("reason") or "" if disrupted.get("status") == "True" else "",
+        disrupted_at=from_text(disrupted.get("lastTransitionTime")) if disrupted.get("status") == "True" else None,
+        node_lost=_node_is_lost(status),
         containers=_containers(spec, status),
         has_sandbox=_holds(status, "PodReadyToStartContainers"),
         group=labels.get(_GROUP_LABEL, "") if labels.get(meta.COMPONENT_LABEL) == meta.COMPONENT_WORKER else "",
@@ -160,6 +164,24 @@ def owners_of(raw: Raw) -> tuple[str, ...]:
     return tuple(owner["uid"] for owner in raw["metadata"].get("ownerReferences") or ())
 
 
+def _attempt(raw: Raw) -> int:
+    """Number of the attempt by the label; 0 where there is none."""
+    label = (raw["metadata"].get("labels") or {}).get(meta.ATTEMPT_LABEL, "")
+    return int(label) if label.isdecimal() else 0
+
+
+def _node_is_lost(status: Raw) -> bool:
+    """Whether the node's controller took the condition Ready away, since the kubelet is silent.
+
+    It changes nothing else, so the kubelet's last word stands beside it: that every container is ready. A kubelet that
+    takes Ready away says why.
+    """
+    if status.get("reason") == "NodeLost":
+        return True
+    ready = _condition(status, "Ready")
+    return ready.get("status") in ("False", "Unknown") and not ready.get("reason") and _holds(status, "ContainersReady")
+
+
 def _containers(spec: Raw, status: Raw) -> tuple[ContainerView, ...]:
     limits = {
         item["name"]: ((item.get("resources") or {}).get("limits") or {}).get("memory", "")
@@ -186,6 +208,7 @@ def _container(report: Raw, memory_limit: str) -> ContainerView:
         restarts=report.get("restartCount") or 0,
         last_reason=last.get("reason") or "",
         last_message=last.get("message") or "",
+        last_exit_code=last.get("exitCode"),
         memory_limit=memory_limit,
     )
 

@@ -15,10 +15,11 @@ from tuning_contract import environment
 from tuning_contract.checks import is_text
 from tuning_contract.progress import Progress
 from tuning_contract.result import RunResult
+from tuning_operator.engine.world import StopAnswer
 
 CONNECTIONS = 16
 TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
-_TAKEN = 202
+_NOT_IMPLEMENTED = 501
 _HUGE = 1e11
 _LONGEST_PATH = 1000
 _LARGEST = 256 * 1024
@@ -66,16 +67,20 @@ class SidecarClient:
         except (ValueError, TypeError) as error:
             raise Unreachable(str(error)) from error
 
-    async def stop(self, address: str, token: str) -> None:
-        """Ask the training to save and to stop. Unreachable when the sidecar does not take it.
+    async def stop(self, address: str, token: str) -> StopAnswer:
+        """Ask the training to save and to stop. Unreachable when that may well work later.
 
         Args:
             address: Of the head pod.
             token: Of the attempt, from `tuning_contract.stopping`.
         """
         status, _ = await self._call("POST", address, "stop", {"Authorization": f"Bearer {token}"})
-        if status != _TAKEN:
-            raise Unreachable(f"HTTP {status}")
+        if status == 202:
+            return StopAnswer.TAKEN
+        if 400 <= status < 500 or status == _NOT_IMPLEMENTED:
+            # It has no digest, that of another key, or is of a version that cannot be asked.
+            return StopAnswer.REFUSED
+        raise Unreachable(f"HTTP {status}")
 
     async def _get(self, address: str, path: str) -> bytes | None:
         status, body = await self._call("GET", address, path)

@@ -30,8 +30,9 @@ def an_observer(caches: Caches, memory: Memory | None = None, **settings: Any) -
     return Observer(caches, memory or Memory(), SomeKubeRay(), some_settings(**settings))  # type: ignore[arg-type]
 
 
-def some_caches() -> Caches:
-    client = ApiClient(NoCredentials(), Counted())  # type: ignore[arg-type]
+def some_caches(of: ApiClient | None = None) -> Caches:
+    """Empty copies; what is looked up goes to this client."""
+    client = of or ApiClient(NoCredentials(), Counted())  # type: ignore[arg-type]
 
     def informer(resource: Resource, project: Any, key: Any = projections.label_of_run) -> Informer[Any]:
         return Informer(client, Subject(Selection(resource), project, key, lambda key: None))

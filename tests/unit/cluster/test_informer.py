@@ -199,6 +199,17 @@ async def test_lost_history_is_listed_again_and_what_is_gone_departs(heard: Hear
         assert server.requests[-1].query["resourceVersion"] == "50"
 
 
+async def test_one_of_the_same_name_in_place_of_another_departs_the_first(heard: Heard) -> None:
+    server = FakeServer()
+    server.set_list(5, an_object("a", 3, uid="first", key="k", note="before"))
+    async with running(server, heard) as informer:
+        server.set_list(9, an_object("a", 8, uid="second", key="k", note="after"))
+        server.send(("ERROR", a_status(410)))
+        await until(lambda: informer.find("ml", "a") == "after")
+        assert heard.departed == [("k", "before")]
+        assert informer.version("ml", "a") == "8"
+
+
 async def test_what_was_written_after_a_list_was_taken_survives_it(heard: Heard) -> None:
     server = FakeServer()
     server.set_list(5)

@@ -100,6 +100,7 @@ def test_the_pods_of_a_job_that_was_lost_still_speak() -> None:
 
 def test_the_last_view_of_a_strangers_pod_is_no_evidence() -> None:
     caches, memory = some_filled_caches(), Memory()
+    memory.of(UID, NOW).begin(1)
     for pod in (a_pod("driver", "another", "driver"), a_pod("head", CLUSTER_UID, "head")):
         memory.of(UID, NOW).note_departure(projections.pod(pod))
     world = an_observer(caches, memory).observe(projections.run(a_run_object(status=RUNNING)), NOW)
@@ -108,6 +109,7 @@ def test_the_last_view_of_a_strangers_pod_is_no_evidence() -> None:
 
 def test_pods_that_come_and_go_push_out_no_other_components_last_view() -> None:
     memory = Memory().of(UID, NOW)
+    memory.begin(1)
     memory.note_departure(projections.pod(a_pod("driver", JOB_UID, "driver")))
     for number in range(6):
         memory.note_departure(projections.pod(a_pod(f"head-{number}", CLUSTER_UID, "head")))

@@ -6,9 +6,16 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from tests.unit.engine.worlds import some_progress
+from tests.builders import UID
+from tests.unit.cluster.test_observe import a_pod, some_filled_caches
+from tests.unit.engine.worlds import CLUSTER_UID, NOW, some_progress
+from tuning_contract.progress import Progress
 from tuning_contract.result import RunResult
+from tuning_operator.cluster.memory import Memory
+from tuning_operator.cluster.progress import ProgressPoller
+from tuning_operator.cluster.queue import WorkQueue
 from tuning_operator.cluster.sidecar import SidecarClient, Unreachable
+from tuning_operator.engine.world import Reachability, StopAnswer
 
 RESULT = RunResult("u", "d", 1, "Succeeded", 12, 12, 0.0)
 
@@ -109,16 +116,43 @@ async def test_nobody_there_is_no_answer() -> None:
 async def test_a_stop_is_asked_with_the_attempts_token_and_counts_when_it_is_taken(sidecar: Sidecar) -> None:
     sidecar.answers = {"/stop": web.Response(status=202)}
     async with SidecarClient(sidecar.port) as client:
-        await client.stop("127.0.0.1", "the-token")
+        assert await client.stop("127.0.0.1", "the-token") is StopAnswer.TAKEN
     assert sidecar.headers[0]["Authorization"] == "Bearer the-token"
 
 
-@pytest.mark.parametrize("status", [200, 401, 404, 405, 500])
-async def test_a_stop_that_is_not_taken_is_no_answer(sidecar: Sidecar, status: int) -> None:
+@pytest.mark.parametrize("status", [401, 404, 405, 501])
+async def test_a_stop_that_a_sidecar_will_never_take_is_refused(sidecar: Sidecar, status: int) -> None:
+    sidecar.answers = {"/stop": web.Response(status=status)}
+    async with SidecarClient(sidecar.port) as client:
+        assert await client.stop("127.0.0.1", "the-token") is StopAnswer.REFUSED
+
+
+@pytest.mark.parametrize("status", [200, 500, 503])
+async def test_a_stop_that_is_not_taken_now_is_no_answer(sidecar: Sidecar, status: int) -> None:
     sidecar.answers = {"/stop": web.Response(status=status)}
     async with SidecarClient(sidecar.port) as client:
         with pytest.raises(Unreachable, match=str(status)):
             await client.stop("127.0.0.1", "the-token")
+
+
+@pytest.mark.parametrize("newer", [False, True])
+async def test_what_the_sidecar_of_an_attempt_says_when_the_next_has_begun_is_not_noted(newer: bool) -> None:
+    class Slow(SidecarClient):
+        async def progress(self, address: str) -> Progress:
+            if newer:
+                memory.of(UID, NOW).begin(2)
+            return some_progress()
+
+    caches, memory, queue = some_filled_caches(a_pod("head", CLUSTER_UID, "head")), Memory(), WorkQueue()
+    memory.of(UID, NOW).begin(1)
+    view = caches.runs.find("ml", "math-agent")
+    assert view is not None
+    await ProgressPoller(caches, memory, queue, Slow(), lambda: NOW)._poll(view)
+    noted = memory.of(UID, NOW).notes()
+    assert (noted.progress, noted.metrics) == (
+        (None, Reachability.NOT_ASKED) if newer else (some_progress(), Reachability.ANSWERED)
+    )
+    assert len(queue) == (0 if newer else 1)
 
 
 async def test_no_credential_goes_to_a_pod(sidecar: Sidecar) -> None:

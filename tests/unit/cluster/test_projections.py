@@ -10,6 +10,8 @@ from tuning_operator.cluster import projections
 from tuning_operator.cluster.projections import Raw
 from tuning_operator.engine.world import ContainerState
 
+MOMENT = "2026-01-02T12:00:00Z"
+
 
 def an_object(**more: Any) -> dict[str, Any]:
     return {"metadata": {"namespace": "ml", "name": "a", "uid": "u", "resourceVersion": "1"}, **more}
@@ -80,6 +82,7 @@ def test_a_pod_shows_the_containers_own_reason() -> None:
     ray = view.container("ray-head")
     assert ray is not None
     assert (ray.state, ray.reason, ray.last_reason) == (ContainerState.WAITING, "CrashLoopBackOff", "OOMKilled")
+    assert ray.last_exit_code == 137
     assert (ray.memory_limit, ray.restarts, view.attempt) == ("8Gi", 2, 1)
 
 
@@ -92,6 +95,44 @@ def test_a_worker_shows_its_group_and_whether_it_is_ready() -> None:
     raw["metadata"]["labels"] = labels | {"agenttuning.io/component": "head", "ray.io/group": "headgroup"}
     assert projections.pod(raw).group == ""
     assert not projections.pod(an_object()).ready
+
+
+def test_a_pod_shows_since_when_it_is_being_taken_away() -> None:
+    disrupted = {"type": "DisruptionTarget", "reason": "DeletionByTaintManager", "lastTransitionTime": MOMENT}
+    raw = an_object(status={"conditions": [disrupted | {"status": "True"}]})
+    raw["metadata"]["deletionTimestamp"] = MOMENT
+    view = projections.pod(raw)
+    assert (view.disruption, view.disrupted_at, view.deleted_at) == ("DeletionByTaintManager", NOW, NOW)
+    over = projections.pod(an_object(status={"conditions": [disrupted | {"status": "False"}]}))
+    assert (over.disruption, over.disrupted_at, over.deleted_at) == ("", None, None)
+
+
+@pytest.mark.parametrize(
+    ("ready", "reason", "containers", "lost"),
+    [
+        pytest.param("True", None, "True", False, id="well"),
+        pytest.param("False", None, "True", True, id="the node's controller took it away"),
+        pytest.param("Unknown", None, "True", True, id="nobody knows"),
+        pytest.param("False", "ContainersNotReady", "False", False, id="the kubelet says that a container is not"),
+        pytest.param("False", "ReadinessGatesNotReady", "True", False, id="somebody's gate is closed"),
+        pytest.param("False", "PodCompleted", "False", False, id="it ended"),
+    ],
+)
+def test_a_pod_whose_kubelet_is_silent_is_told_from_one_that_is_not_ready(
+    ready: str, reason: str | None, containers: str, lost: bool
+) -> None:
+    conditions = [{"type": "Ready", "status": ready}, {"type": "ContainersReady", "status": containers}]
+    if reason:
+        conditions[0]["reason"] = reason
+    assert projections.pod(an_object(status={"conditions": conditions})).node_lost is lost
+    assert projections.pod(an_object(status={"conditions": conditions, "reason": "NodeLost"})).node_lost
+
+
+def test_a_job_shows_its_attempt_and_whether_it_was_asked_to_end() -> None:
+    raw = an_object(spec={"activeDeadlineSeconds": 1})
+    raw["metadata"]["labels"] = {"agenttuning.io/attempt": "3"}
+    assert (projections.job(raw).attempt, projections.job(raw).end_asked) == (3, True)
+    assert not projections.job(an_object(spec={})).end_asked
 
 
 def test_a_claim_shows_whose_it_is_and_what_may_be_done_with_it() -> None:
