@@ -10,7 +10,7 @@ UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON := .venv/bin/python
 SOURCES := operator tests images
 
-.PHONY: help setup fmt lint typecheck layers generate verify unit test cluster-up cluster-down images demo requirements
+.PHONY: help setup fmt lint typecheck layers generate verify unit test kill soak cluster-up cluster-down images demo requirements
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,7 +59,15 @@ unit: setup ## The tests that need no cluster
 test: verify ## All checks and all tests, on a real Kubernetes that they start themselves
 	@# Minutes on a fresh machine, so not inside a test's time limit. 5: it cannot run here, and the tests are skipped.
 	$(PYTHON) -m tests.cluster prepare && $(PYTHON) -m tests.cluster.images build || [ $$? -eq 5 ]
-	$(PYTHON) -m pytest tests/unit tests/chart tests/integration tests/e2e
+	$(PYTHON) -m pytest -m "not kill" --durations=40 --durations-min=5 tests/unit tests/chart tests/integration tests/e2e
+
+kill: setup ## Kill everything that can be killed under a run; `make kill ONLY=kubelet` kills what has that in its name
+	$(PYTHON) -m tests.cluster prepare
+	$(PYTHON) -m pytest --durations=0 --durations-min=5 tests/e2e/test_kills.py $(if $(ONLY),-k "$(ONLY)")
+
+soak: setup ## Runs one after another, and a random kill every 20 s, for half an hour; SOAK="--minutes 5 --seed 7"
+	$(PYTHON) -m tests.cluster prepare
+	$(PYTHON) -m tests.e2e.soak $(SOAK)
 
 cluster-up: setup ## Start the local Kubernetes with KubeRay and Prometheus
 	$(PYTHON) -m tests.cluster up --profile full

@@ -38,7 +38,9 @@ class Api:
         self._tls = ssl.create_default_context(cafile=str(authority))
         self._tls.load_cert_chain(client.certificate, client.key)
 
-    def request(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
+    def request(
+        self, method: str, path: str, body: object = None, kind: str = "application/json", accept: str = "*/*"
+    ) -> Any:
         """Make a request; returns the parsed answer.
 
         Args:
@@ -46,6 +48,7 @@ class Api:
             path: With its query, from the root.
             body: A string goes out as it is, anything else as JSON.
             kind: The body's content type.
+            accept: In which form the answer may come.
 
         Raises:
             ApiError: Any answer from 400 on, and no answer.
@@ -53,7 +56,9 @@ class Api:
         text = body if isinstance(body, str | None) else json.dumps(body)
         connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=REQUEST_SECONDS)
         try:
-            connection.request(method, path, text, {"Content-Type": kind} if text is not None else {})
+            connection.request(
+                method, path, text, {"Accept": accept, **({"Content-Type": kind} if text is not None else {})}
+            )
             answer = connection.getresponse()
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:

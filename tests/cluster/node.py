@@ -75,14 +75,18 @@ class Node:
 
     def start_runtime(self) -> None:
         """Start containerd in a mount namespace of its own; pods of an earlier cluster are removed."""
+        self.start_containerd()
+        if self.processes.pid(KUBELET) is None:
+            self.remove_pods()
+
+    def start_containerd(self) -> None:
+        """Start containerd alone, which finds the containers again that outlived it."""
         holder = self.processes.start(HOLDER, ["unshare", "--mount", "--propagation", "shared", "sleep", "infinity"])
         # Until it has become `sleep`, its namespace is still the host's.
         self.processes.wait("the mount namespace", lambda: _command_name(holder) == "sleep", 10, (HOLDER,))
         settings = self.state / "conf" / "containerd.toml"
         self.processes.start(CONTAINERD, ["containerd", "--config", str(settings)], namespace_of=holder)
         self.processes.wait("containerd", self._serves_pods, 60, (HOLDER, CONTAINERD))
-        if self.processes.pid(KUBELET) is None:
-            self.remove_pods()
 
     def start_kubelet(self) -> None:
         """Start the kubelet and kube-proxy."""
@@ -142,6 +146,15 @@ class Node:
     def ctr(self, *arguments: str, seconds: float = 120) -> str:
         """Run containerd's own client in the kubelet's namespace of images."""
         return _run(["ctr", "--address", str(SOCKET), "--namespace", "k8s.io", *arguments], seconds)
+
+    def container_pid(self, namespace: str, pod: str, container: str) -> int:
+        """Return the process id, on this machine, of the first process of a running container."""
+        labels = {"pod.namespace": namespace, "pod.name": pod, "container.name": container}
+        selected = [word for key, value in labels.items() for word in ("--label", f"io.kubernetes.{key}={value}")]
+        found = self._crictl("ps", "--quiet", *selected, seconds=30).split()
+        if not found:
+            raise ClusterError(f"container {container} of pod {namespace}/{pod} does not run")
+        return int(json.loads(self._crictl("inspect", found[0], seconds=30))["info"]["pid"])
 
     def remove_pods(self) -> None:
         """Remove all pods from the runtime, as far as it is there to do so; the kubelet must not run."""

@@ -20,6 +20,7 @@ NODE_PACKAGES = (
     "conntrack",
     "containerd",
     "containernetworking-plugins",
+    "e2fsprogs",
     "ebtables",
     "ethtool",
     "iproute2",

@@ -1,0 +1,227 @@
+"""What may happen to a run: functions that do it to a scene, and the runs that they are done to.
+
+Called by `kills`, whose table says when each happens and what has to become of the run, and by `soak`, which draws
+some of them by lot.
+"""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+from tests.cluster.node import NODE
+from tests.cluster.outages import kill_all, without
+from tests.cluster.small_volume import SmallVolume, small_volume
+from tests.e2e.runs import a_short_run, with_workflow
+from tests.e2e.scene import Scene
+from tests.harness import OPERATOR_NAMESPACE, RELEASE, CommandError, Object, wait_for
+
+SAVE_EVERY = 4
+STEPS = 20
+KUBERAY = ("deployment/kuberay-operator", "--namespace", "ray-system")
+GPU = "nvidia.com/gpu"
+
+
+def a_paced_run(scene: Scene, steps: int = STEPS, pace: float = 0.6, **spec: Any) -> list[Object]:
+    """A run of small steps that take about `pace` seconds each, and little of the processor."""
+    changes: dict[str, Any] = {
+        "retry": {"backoffSeconds": 1},
+        "deadlines": {"stopGraceSeconds": 30},
+        "rollout": {"concurrency": 8},
+    }
+    run = a_short_run(scene.here, scene.name, steps, **(changes | spec))
+    run["spec"]["algorithm"] |= {"batchSize": 2, "groupSize": 4, "saveEverySteps": SAVE_EVERY}
+    run["spec"]["checkpoint"] = {"deletionPolicy": "Delete"} | run["spec"]["checkpoint"]
+    run["spec"]["workflow"]["env"] = [{"name": "PACE_SECONDS", "value": str(pace)}]
+    return with_workflow(run, "paced.py")
+
+
+def delete_head(scene: Scene) -> None:
+    """Delete the head pod, as a person would."""
+    scene.kubectl("delete", "pod", scene.pod("head"), "--wait=false")
+
+
+def delete_worker(scene: Scene) -> None:
+    """Delete one of the worker pods."""
+    scene.kubectl("delete", "pod", scene.pod("worker"), "--wait=false")
+
+
+def delete_driver_pod(scene: Scene) -> None:
+    """Delete the pod of the Job."""
+    scene.kubectl("delete", "pod", scene.pod("driver"), "--wait=false")
+
+
+def delete_job(scene: Scene) -> None:
+    """Delete the Job, and its pod with it."""
+    scene.kubectl("delete", "job", "--selector", f"agenttuning.io/run={scene.name}", "--wait=false")
+
+
+def delete_cluster(scene: Scene) -> None:
+    """Delete the RayCluster by hand."""
+    scene.kubectl("delete", "raycluster", "--selector", f"agenttuning.io/run={scene.name}", "--wait=false")
+
+
+def delete_run(scene: Scene) -> None:
+    """Delete the run itself."""
+    scene.kubectl("delete", "trun", scene.name, "--wait=false")
+
+
+def kill_ray_container(scene: Scene) -> None:
+    """Kill the first process of the Ray container in the head pod."""
+    pod = scene.pod("head")
+    kill_all([scene.full.node.container_pid(scene.namespace, pod, "ray-head")])
+
+
+def exhaust_memory(scene: Scene) -> None:
+    """Take memory in the head's Ray container until the kernel ends the process that trains."""
+    code = (
+        "import os, pathlib, sys\n"
+        "def field(pid, name):\n"
+        "    try:\n"
+        "        return pathlib.Path('/proc', pid, name).read_bytes()\n"
+        "    except OSError:\n"
+        "        return b''\n"
+        "def held(pid):\n"
+        "    return int((field(pid, 'statm').split() or [0, 0])[1])\n"
+        "pids = [pid for pid in os.listdir('/proc') if pid.isdigit() and b'tuning_runner' in field(pid, 'cmdline')]\n"
+        "trainer = max(pids, key=held)\n"
+        "pathlib.Path('/proc', trainer, 'oom_score_adj').write_text('1000')\n"
+        "taken = []\n"
+        "while field(trainer, 'cmdline'):\n"
+        "    taken.append(b'x' * (32 << 20))\n"
+    )
+    with suppress(CommandError):  # the kernel may end this one, too
+        scene.kubectl("exec", scene.pod("head"), "-c", "ray-head", "--", "python", "-c", code)
+
+
+def drain(scene: Scene) -> None:
+    """Drain the node of the run's pods, and open it again."""
+    selected = [f"--pod-selector=agenttuning.io/run={scene.name}", "--delete-emptydir-data", "--force"]
+    try:
+        scene.here.cluster.kubectl("drain", NODE, *selected, "--timeout=100s")
+    finally:
+        scene.here.cluster.kubectl("uncordon", NODE)
+
+
+def stop_kuberay(scene: Scene, seconds: float = 60) -> None:
+    """Leave the cluster without KubeRay's operator for a while."""
+    scene.here.cluster.kubectl("scale", *KUBERAY, "--replicas=0")
+    try:
+        time.sleep(seconds)
+    finally:
+        scene.here.cluster.kubectl("scale", *KUBERAY, "--replicas=1")
+
+
+def stop(scene: Scene, *processes: str, seconds: float) -> None:
+    """Leave the cluster without some of its processes for a while."""
+    with without(scene.full, *processes):
+        time.sleep(seconds)
+
+
+def lose_node_until_retried(scene: Scene, *processes: str) -> None:
+    """Leave the node without those who speak for it, until the operator has given its pods up and begun anew."""
+    with without(scene.full, *processes):
+        scene.wait_for_phase("Retrying", seconds=200)
+        stuck = scene.ray_pods()
+        assert stuck, "pods of a node that does not answer stay"
+        assert all("deletionTimestamp" in pod["metadata"] for pod in stuck)
+        wait_for("second attempt", lambda: scene.status()["attempt"]["number"] == 2, 120)
+
+
+def leader_pod(scene: Scene) -> str:
+    """Name of the operator's pod that leads."""
+    pods = scene.here.cluster.objects("pods", OPERATOR_NAMESPACE, f"app.kubernetes.io/instance={RELEASE}")
+    leases = scene.here.cluster.objects("leases", OPERATOR_NAMESPACE)
+    holders = " ".join(str(lease["spec"].get("holderIdentity", "")) for lease in leases)
+    running: list[str] = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
+    leading = [name for name in running if name in holders]
+    assert leading, f"none of {running} holds a Lease of {leases}"
+    return leading[0]
+
+
+def kill_leader(scene: Scene) -> None:
+    """Kill the process of the operator that leads, with SIGKILL."""
+    os.kill(scene.full.node.container_pid(OPERATOR_NAMESPACE, leader_pod(scene), "operator"), signal.SIGKILL)
+
+
+def kill_leader_and_measure(scene: Scene) -> None:
+    """Kill the operator that leads; another run that is applied at once is taken up within 20 seconds."""
+    probe = Scene(scene.here, scene.full, f"{scene.name}-probe", scene.namespace)
+    objects = a_paced_run(probe, steps=1)
+    kill_leader(scene)
+    probe.start(*objects)
+    begun = time.monotonic()
+    wait_for("first child of a run that is applied now", lambda: probe.objects("rayclusters"), 60)
+    pause = time.monotonic() - begun
+    delete_run(probe)
+    assert pause <= 20, f"nobody acted for {pause:.0f} s"
+
+
+def suspend(scene: Scene, wanted: bool = True) -> None:
+    """Ask a run to stop, or to go on."""
+    change = f'{{"spec":{{"suspend":{str(wanted).lower()}}}}}'
+    scene.kubectl("patch", "trun", scene.name, "--type=merge", "-p", change)
+
+
+def suspend_and_resume(scene: Scene) -> None:
+    """Suspend a run, see that it holds nothing, and let it go on until it has made another step."""
+    before = scene.steps()[-1]
+    suspend(scene)
+    scene.wait_for_phase("Suspended", seconds=90)
+    assert scene.leftovers() == []
+    suspend(scene, False)
+    wait_for("a step after that", lambda: scene.steps()[-1].attempt > before.attempt, 120)
+
+
+def suspend_three_times(scene: Scene) -> None:
+    """Suspend a run and let it go on, three times."""
+    for _ in range(3):
+        suspend_and_resume(scene)
+
+
+def offer_a_gpu(scene: Scene) -> None:
+    """See that a run waits for a GPU and says so, then let the node have one until the run is over."""
+    wait_for("word of the missing GPU", lambda: f"Insufficient {GPU}" in scene.status().get("message", ""), 60)
+    scene.undo.enter_context(scene.full.node.offering(GPU, 1))
+
+
+def a_run_on_a_small_volume(scene: Scene, **spec: Any) -> list[Object]:
+    """A run that saves on a volume of a few MiB."""
+    volume = scene.undo.enter_context(small_volume(scene.full, scene.name, 24))
+    objects = a_paced_run(scene, checkpoint={"volume": {"claimName": volume.name}}, **spec)
+    claims = volume.manifests(scene.namespace)
+    scene.undo.callback(scene.here.cluster.kubectl, "delete", "pv", volume.name, "--wait=false")
+    scene.undo.callback(scene.kubectl, "delete", "pvc", volume.name, "--wait=false")
+    return [*claims, *objects]
+
+
+def the_small_volume(scene: Scene) -> SmallVolume:
+    """The volume of `a_run_on_a_small_volume`."""
+    folder = scene.folder
+    assert folder is not None
+    seen = folder.parents[1]
+    return SmallVolume(scene.name, 24, seen, seen)
+
+
+def fill_volume(scene: Scene) -> None:
+    """Fill the run's volume."""
+    the_small_volume(scene).fill()
+
+
+def fill_volume_and_free_it(scene: Scene) -> None:
+    """Fill the run's volume, and make room again once an attempt has failed over it."""
+    fill_volume(scene)
+    wait_for("an attempt that failed", scene.history, 120)
+    the_small_volume(scene).free()
+
+
+def recreate(scene: Scene) -> None:
+    """Delete the run and apply it again at once."""
+    old = scene.run()
+    assert old is not None
+    delete_run(scene)
+    scene.start(*a_paced_run(scene))
+    new = scene.run()
+    assert new is not None
+    assert new["metadata"]["uid"] != old["metadata"]["uid"]

@@ -1,0 +1,112 @@
+"""Anything may be killed at any time: every row of the table in `kills` is a test of a run that it happens to.
+
+`make kill` runs all of them, `make test` those that happen most.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.full import FullCluster
+from tests.e2e.accidents import SAVE_EVERY
+from tests.e2e.conftest import NAMESPACE, Installation
+from tests.e2e.kills import FAILED, GONE, KILLS, RUNNING, STARTING, SUCCEEDED, Kill
+from tests.e2e.scene import Scene, Step
+from tests.harness import Object, created, install_operator
+
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+def as_parameter(kill: Kill) -> object:
+    """The row as a test that is selected by its name, or by how often it is run."""
+    marks = [pytest.mark.cluster, pytest.mark.timeout(900)]
+    return pytest.param(kill, id=kill.name, marks=marks if kill.often else [*marks, pytest.mark.kill])
+
+
+class ChartValues:
+    """The values that the chart is installed with: a row that needs others installs it anew."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._values: dict[str, str] = {}
+
+    def become(self, values: dict[str, str]) -> None:
+        """Install the chart with these values, unless it is."""
+        if values != self._values:
+            install_operator(self._installation.cluster, self._installation.images, values=values)
+            self._values = values
+
+
+@pytest.fixture(scope="module")
+def chart_values(installation: Installation) -> Iterator[ChartValues]:
+    """The chart's values, put back at the end."""
+    values = ChartValues(installation)
+    yield values
+    values.become({})
+
+
+@pytest.mark.parametrize("kill", [as_parameter(kill) for kill in KILLS])
+def test_a_run_comes_to_its_right_end_after(
+    kill: Kill, installation: Installation, cluster: FullCluster, chart_values: ChartValues
+) -> None:
+    chart_values.become(dict(kill.values))
+    namespace = f"{NAMESPACE}-{kill.name}" if kill.name.startswith("namespace") else NAMESPACE
+    installation.cluster.ensure_namespace(namespace, RESTRICTED)
+    scene = Scene(installation, cluster, kill.name, namespace)
+    with scene.undo:
+        scene.start(*kill.run(scene))
+        wait_until(kill.when, scene)
+        kill.act(scene)
+        if kill.phase == GONE:
+            scene.wait_until_gone()
+            return
+        run = scene.end(kill.seconds)
+        assert_ended_as_expected(kill, run)
+        assert_steps_are_kept(kill, scene.steps())
+        if kill.phase == SUCCEEDED:
+            assert_one_reward_for_each_step(scene, run)
+        scene.wait_until_nothing_is_left()
+        scene.kubectl("delete", "trun", kill.name, "--wait=false")
+        scene.wait_until_gone()
+
+
+def wait_until(when: str, scene: Scene) -> None:
+    """Wait for the moment of a kill."""
+    if when == STARTING:
+        scene.pod("head")
+        assert not scene.objects("jobs"), "the head pod was seen too late"
+    if when == RUNNING:
+        scene.wait_for_step(3)
+
+
+def assert_ended_as_expected(kill: Kill, run: Object) -> None:
+    """Compare phase, causes, attempts and what is counted with the row."""
+    status = run["status"]
+    history = [entry for entry in status.get("history", []) if entry["outcome"] == "Failed"]
+    assert status["phase"] == kill.phase, status
+    assert status["attempt"]["number"] == kill.attempts, status
+    assert tuple(entry["cause"] for entry in history) == kill.causes, status
+    assert sum(bool(entry.get("counted")) for entry in history) == kill.counted, status
+    assert kill.says in " ".join([status.get("message", ""), *(entry.get("message", "") for entry in history)]), status
+    if kill.phase == FAILED:
+        assert status["reason"] == kill.causes[-1], status
+    else:
+        assert status["progress"]["step"] == run["spec"]["algorithm"]["steps"], status
+
+
+def assert_steps_are_kept(kill: Kill, steps: list[Step]) -> None:
+    """Each attempt goes on where the one before was saved, and only the last of them makes a step for good."""
+    for attempt in sorted({step.attempt for step in steps})[1:]:
+        before = max(step.number for step in steps if step.attempt < attempt)
+        first = min(step.number for step in steps if step.attempt == attempt)
+        saved = before if kill.saves else before - before % SAVE_EVERY
+        assert saved < first <= before + 1, f"attempt {attempt} began with step {first} after step {before}"
+        own = [step.number for step in steps if step.attempt == attempt]
+        assert own == list(range(first, first + len(own)))
+
+
+def assert_one_reward_for_each_step(scene: Scene, run: Object) -> None:
+    """The reward curve in Prometheus has one value for each step, whatever was done twice."""
+    series = f'tuningrun_reward_mean{{run="{scene.name}",namespace="{scene.namespace}"}}'
+    rewards = scene.here.cluster.samples(series, created(run))
+    assert len(rewards) == run["spec"]["algorithm"]["steps"], rewards
