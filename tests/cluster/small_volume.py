@@ -63,27 +63,45 @@ class SmallVolume:
 @contextmanager
 def small_volume(cluster: FullCluster, name: str, mebibytes: int) -> Iterator[SmallVolume]:
     """Mount a file system of so many MiB, writable for everybody, for as long as the block."""
-    holder = cluster.processes.pid(HOLDER)
-    if holder is None:
-        raise ClusterError("the cluster does not run, so that nothing can be mounted for it")
+    volume = mount(cluster, name, mebibytes)
+    try:
+        yield volume
+    finally:
+        unmount(cluster, volume)
+
+
+def mount(cluster: FullCluster, name: str, mebibytes: int) -> SmallVolume:
+    """Mount a file system of so many MiB, writable for everybody, until `unmount` or the end of the cluster."""
     folder = cluster.state / "small-volumes" / name
-    image = folder.with_suffix(".img")
     folder.mkdir(parents=True, exist_ok=True)
-    with image.open("wb") as file:
+    with folder.with_suffix(".img").open("wb") as file:
         file.truncate(mebibytes * MEBIBYTE)
     # Without a journal and reserved blocks, nearly all of it is there to be used.
-    _run(["mkfs.ext2", "-q", "-m", "0", "-F", str(image)])
-    inside = ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--"]
-    _run([*inside, "mount", "-o", "loop", str(image), str(folder)])
+    _run(["mkfs.ext2", "-q", "-m", "0", "-F", file.name])
+    holder = _holder(cluster)
+    _run([*_inside(holder), "mount", "-o", "loop", file.name, str(folder)])
     seen = Path(f"/proc/{holder}/root", folder.relative_to("/"))
     seen.chmod(0o777)
-    try:
-        yield SmallVolume(name, mebibytes, folder, seen)
-    finally:
-        # Lazily: a pod that is about to go may still have it.
-        _run([*inside, "umount", "--lazy", str(folder)])
-        image.unlink()
-        folder.rmdir()
+    return SmallVolume(name, mebibytes, folder, seen)
+
+
+def unmount(cluster: FullCluster, volume: SmallVolume) -> None:
+    """Take it away, with all that is on it."""
+    # Lazily: a pod that is about to go may still have it.
+    _run([*_inside(_holder(cluster)), "umount", "--lazy", str(volume.folder)])
+    volume.folder.with_suffix(".img").unlink()
+    volume.folder.rmdir()
+
+
+def _holder(cluster: FullCluster) -> int:
+    pid = cluster.processes.pid(HOLDER)
+    if pid is None:
+        raise ClusterError("the cluster does not run, so that nothing can be mounted for it")
+    return pid
+
+
+def _inside(holder: int) -> list[str]:
+    return ["nsenter", f"--mount=/proc/{holder}/ns/mnt", "--"]
 
 
 def _run(command: Sequence[str]) -> None:

@@ -48,6 +48,8 @@ class Scene:
     namespace: str
     undo: ExitStack = field(default_factory=ExitStack)
     """What an accident left behind that has to be put right when the run is over."""
+    patience: float = 120
+    """Seconds to wait for a pod that something is to happen to."""
 
     @cached_property
     def api(self) -> Api:
@@ -64,12 +66,12 @@ class Scene:
 
     def run(self) -> Object | None:
         """The run; None when it is not there or the API server does not answer."""
-        found: Object | None = self.api.found(RUNS.format(namespace=self.namespace, name=self.name))
-        return found
+        answer = self.api.found(RUNS.format(namespace=self.namespace, name=self.name))
+        return dict(answer) if answer else None
 
     def status(self) -> Object:
         """The run's status, `{}` as long as there is none."""
-        return (self.run() or {}).get("status", {})
+        return dict((self.run() or {}).get("status", {}))
 
     def history(self) -> list[Object]:
         """The attempts that are over."""
@@ -93,7 +95,7 @@ class Scene:
         chosen = [f"agenttuning.io/component={component}"] if component else []
         return self.objects("pods", "ray.io/cluster", *chosen) or []
 
-    def pod(self, component: str, seconds: float = 120) -> str:
+    def pod(self, component: str) -> str:
         """The name of a pod of a component that is not about to go; waits until there is one."""
 
         def found() -> str | None:
@@ -101,7 +103,7 @@ class Scene:
             names = [pod["metadata"]["name"] for pod in listed if "deletionTimestamp" not in pod["metadata"]]
             return min(names, default=None)
 
-        return wait_for(f"{component} pod of {self.name}", found, seconds, LOOK_SECONDS)
+        return wait_for(f"{component} pod of {self.name}", found, self.patience, LOOK_SECONDS)
 
     def wait_for_phase(self, *phases: str, seconds: float = 120) -> Object:
         """Wait until the run is in one of some phases; returns its status."""

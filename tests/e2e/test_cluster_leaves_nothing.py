@@ -4,18 +4,15 @@ These tests stop the cluster, so they run after all others, and only if it was n
 """
 
 import json
-import os
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import binaries, host, node
+from tests.cluster import binaries, host, node, small_volume
 from tests.cluster.full import PROCESSES, FullCluster
-from tests.cluster.processes import started_at
+from tests.cluster.outages import kill
 
 pytestmark = [
     pytest.mark.cluster,
@@ -76,17 +73,6 @@ def run_the_pod(cluster: FullCluster) -> None:
     kubectl(cluster, "wait", "--namespace=default", "--for=condition=Ready", "pod/traces", "--timeout=120s")
 
 
-def kill(cluster: FullCluster, *names: str) -> None:
-    pids = [pid for name in names if (pid := cluster.processes.pid(name)) is not None]
-    assert len(pids) == len(names)
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    end = time.monotonic() + 10
-    while any(started_at(pid) is not None for pid in pids):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def traces() -> dict[str, list[str]]:
     """All that a cluster leaves on a host, by kind."""
     rules = [line for tool in ("iptables-save", "ip6tables-save") for line in output(tool).splitlines()]
@@ -95,6 +81,7 @@ def traces() -> dict[str, list[str]]:
         "interfaces": sorted(path.name for path in Path("/sys/class/net").iterdir()),
         "rules": sorted(rule.split(" [")[0] for rule in rules if rule.startswith((":", "-", "*"))),
         "filter tables": sorted(output("nft", "list", "tables").splitlines()),
+        "loop devices": sorted(output("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").splitlines()),
         "mounts": sorted(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
         "cgroups": sorted(str(path) for path in [*cgroups.glob("*"), *cgroups.glob("*/*")] if path.is_dir()),
         "settings": sorted(
@@ -140,6 +127,9 @@ def test_stopping_leaves_nothing_after_processes_were_killed(fresh: FullCluster,
     before = traces()
     fresh.up()
     run_the_pod(fresh)
+    # As a test that is killed itself leaves it: mounted, and with a loop device behind it.
+    small_volume.mount(fresh, "abandoned", 4)
+    assert traces()["loop devices"] != before["loop devices"]
     kill(fresh, *names)
     fresh.down(keep_registry=True)
     assert_nothing_is_left(fresh, before)
