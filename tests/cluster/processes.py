@@ -168,7 +168,7 @@ def spawn(command: Sequence[str], environment: Mapping[str, str], log: Path) -> 
         (os.POSIX_SPAWN_OPEN, 1, str(log), output, 0o644),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    return os.posix_spawn(program, command, environment, file_actions=streams, setsid=True)
+    return os.posix_spawn(program, list(command), environment, file_actions=streams, setsid=True)
 
 
 def started_at(pid: int) -> int | None:
