@@ -92,8 +92,9 @@ def main(arguments: list[str], root: Path) -> int:
     return generated.main({PAGE: page()}, arguments, root, (__doc__ or "").split("\n")[0])
 
 
-_IMMUTABLE = """No field can be changed after creation: a run is a record. Delete the run, or create another one under a
-new name.
+_IMMUTABLE = """Only `suspend`, `deadlines` and `cleanup` can be changed after creation: a run is a record. To change
+anything else, delete the run, or create another one under a new name, which may
+[continue from it](../how-to/continue-from-another-run.md).
 """
 
 
