@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.cluster.control_plane import ControlPlane
-from tests.integration.operator_process import OperatorProcess
+from tests.integration.operator_process import OperatorProcess, shared_operator
 from tests.integration.stage import Stage
 
 _numbers = itertools.count(1)
@@ -15,11 +15,8 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module")
 def operator(control_plane: ControlPlane) -> Iterator[OperatorProcess]:
     """A running operator with a user of its own; all tests of a module share it."""
-    process = OperatorProcess(control_plane, f"operator-{next(_numbers)}").start()
-    yield process
-    code = process.stop()
-    assert code == 0, f"the operator ended with {code}:\n{process.log[-3000:]}"
-    assert "unexpected" not in process.log, process.log[-5000:]
+    with shared_operator(control_plane, f"operator-{next(_numbers)}") as process:
+        yield process
 
 
 @pytest.fixture

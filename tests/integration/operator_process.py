@@ -1,6 +1,6 @@
 """The operator as a process of its own, with a user and rights of its own, against a real API server.
 
-Used by `test_operator_*`. Its rights are exactly `resources.RIGHTS`, so a request that lacks one fails the test; its
+Used by `test_operator_*`. Its rights are exactly those in `resources`, so a request that lacks one fails the test; its
 requests are counted in the server's audit log.
 """
 
@@ -13,14 +13,15 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.cluster.api import Api
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.paths import CHECKOUT
-from tuning_operator.cluster.resources import RIGHTS
+from tuning_operator.cluster.resources import OWN_RIGHTS, RIGHTS
 
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles/tuning-operator-test"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -99,6 +100,16 @@ class OperatorProcess:
         self._process.wait(20)
         self._process = None
 
+    def wait(self, seconds: float) -> int | None:
+        """Wait until it ends by itself; returns its exit code, None when it did not end."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        self._process = None
+        return code
+
     @property
     def pid(self) -> int:
         """Its process id."""
@@ -160,9 +171,20 @@ class OperatorProcess:
         return Counter({key: count for key, count in self.requests(namespace).items() if key[0] not in WRITES})
 
 
+@contextmanager
+def shared_operator(plane: ControlPlane, user: str, **environment: str) -> Iterator[OperatorProcess]:
+    """An operator that runs in the block, and must end well after it, with no mistake of its own in its log."""
+    process = OperatorProcess(plane, user, **environment).start()
+    yield process
+    code = process.stop()
+    assert code == 0, f"the operator ended with {code}:\n{process.log[-3000:]}"
+    assert "unexpected" not in process.log, process.log[-5000:]
+
+
 def grant(api: Api, user: str) -> None:
     """Give a user the operator's rights, no more."""
-    rules = [{"apiGroups": [group], "resources": [name], "verbs": list(verbs)} for group, name, verbs in RIGHTS]
+    rights = (*RIGHTS, *OWN_RIGHTS)
+    rules = [{"apiGroups": [group], "resources": [name], "verbs": list(verbs)} for group, name, verbs in rights]
     kind = {"apiVersion": "rbac.authorization.k8s.io/v1"}
     api.apply(
         ROLES,

@@ -298,17 +298,17 @@ class Stage:
         self.walk_to_the_job(**spec)
         return self.run_driver_pod()
 
-    def walk_on_to_the_job(self, attempt: int) -> None:
+    def walk_on_to_the_job(self, attempt: int, workers: int = 0) -> None:
         """Wait for the RayCluster of another attempt, and play KubeRay until its Job is made."""
         wait_for(f"RayCluster {attempt}", lambda: attempt_of(self.child(CLUSTERS)) == attempt)
         self.run_head_pod()
-        self.set_cluster_ready()
+        self.set_cluster_ready(workers=workers)
         wait_for(f"Job {attempt}", lambda: attempt_of(self.child(JOBS)) == attempt)
         self.wait_for_phase("Running")
 
-    def walk_on_to_running(self, attempt: int) -> str:
+    def walk_on_to_running(self, attempt: int, workers: int = 0) -> str:
         """The same, until its driver runs; returns the driver pod's name."""
-        self.walk_on_to_the_job(attempt)
+        self.walk_on_to_the_job(attempt, workers)
         return self.run_driver_pod()
 
     def exists(self, collection: str, name: str) -> bool:
