@@ -4,6 +4,7 @@ Called by `kills`, whose table says when each happens and what has to become of 
 some of them by lot.
 """
 
+import json
 import os
 import signal
 import time
@@ -198,9 +199,8 @@ def a_run_on_a_small_volume(scene: Scene, **spec: Any) -> list[Object]:
 
 def the_small_volume(scene: Scene) -> SmallVolume:
     """The volume of `a_run_on_a_small_volume`."""
-    folder = scene.folder
-    assert folder is not None
-    seen = folder.parents[1]
+    seen = scene.volume(scene.name)
+    assert seen is not None
     return SmallVolume(scene.name, 24, seen, seen)
 
 
@@ -225,3 +225,31 @@ def recreate(scene: Scene) -> None:
     new = scene.run()
     assert new is not None
     assert new["metadata"]["uid"] != old["metadata"]["uid"]
+
+
+def a_claim(name: str) -> Object:
+    """A claim that several runs may write."""
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def a_run_with_its_dataset_on_a_claim(scene: Scene) -> list[Object]:
+    """A run whose tasks are a file on a claim of its own."""
+    claim = f"{scene.name}-data"
+    scene.start(a_claim(claim))
+    scene.undo.callback(scene.kubectl, "delete", "pvc", claim, "--wait=false")
+    folder = wait_for("volume", lambda: scene.volume(claim), 60)
+    wait_for("folder of the volume", folder.is_dir, 60)
+    rows = [json.dumps({"question": f"What is {a} + 1?", "answer": str(a + 1)}) for a in range(4)]
+    (folder / "tasks.jsonl").write_text("\n".join(rows))
+    objects = a_paced_run(scene)
+    objects[-1]["spec"]["dataset"] |= {"train": {"volume": {"claimName": claim, "path": "tasks.jsonl"}}}
+    return objects
+
+
+def remove_dataset_and_head(scene: Scene) -> None:
+    """Remove the file with the run's tasks, and its head pod, so that another attempt looks for them."""
+    folder = scene.volume(f"{scene.name}-data")
+    assert folder is not None
+    (folder / "tasks.jsonl").unlink()
+    delete_head(scene)

@@ -93,12 +93,6 @@ def _with_short_toleration(scene: Scene) -> list[Object]:
 
 
 def _two_on_one_claim(scene: Scene) -> list[Object]:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": scene.name},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
     volume = {"volume": {"claimName": scene.name}}
     other = Scene(scene.here, scene.full, f"{scene.name}-too", scene.namespace)
     scene.undo.callback(scene.kubectl, "delete", "pvc", scene.name, "--wait=false")
@@ -106,7 +100,7 @@ def _two_on_one_claim(scene: Scene) -> list[Object]:
     for run in runs:
         if run["kind"] == "TuningRun":
             run["spec"]["cluster"] = {"head": {"cpu": "500m", "memory": "4Gi"}}
-    return [claim, *runs]
+    return [accidents.a_claim(scene.name), *runs]
 
 
 def _end_of_the_other(scene: Scene) -> None:
@@ -137,21 +131,6 @@ def _delete_namespace(scene: Scene) -> None:
 
 def _lose_node(scene: Scene) -> None:
     accidents.lose_node_until_retried(scene, KUBELET, CONTAINERD)
-
-
-def _without_dataset(scene: Scene) -> None:
-    scene.kubectl("delete", "configmap", f"{scene.name}-tasks")
-    accidents.delete_head(scene)
-
-
-def _with_dataset_in_a_config_map(scene: Scene) -> list[Object]:
-    rows = "\n".join(f'{{"question": "What is {a} + 1?", "answer": "{a + 1}"}}' for a in range(4))
-    metadata, data = {"name": f"{scene.name}-tasks"}, {"tasks.jsonl": rows}
-    tasks: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-    objects = a_paced_run(scene)
-    source = {"configMap": {"name": f"{scene.name}-tasks", "key": "tasks.jsonl"}}
-    objects[-1]["spec"]["dataset"] |= {"train": source}
-    return [tasks, *objects]
 
 
 _LOST_HEAD: dict[str, Any] = {"causes": ("HeadLost",), "attempts": 2, "counted": 1}
@@ -223,14 +202,14 @@ KILLS = (
     ),
     Kill(
         "dataset-removed",
-        _without_dataset,
+        accidents.remove_dataset_and_head,
         phase=FAILED,
-        causes=("HeadLost", "ContainerConfigError"),
+        causes=("HeadLost", "DatasetInvalid"),
         attempts=2,
         counted=2,
         saves=True,
-        run=_with_dataset_in_a_config_map,
-        values=IMPATIENT,
+        says="tasks.jsonl",
+        run=accidents.a_run_with_its_dataset_on_a_claim,
     ),
     # The user's own code.
     Kill(

@@ -135,16 +135,19 @@ class Scene:
         if run is None:
             return None
         child = f"{self.name}-{run['metadata']['uid'].replace('-', '')[:6]}"
-        claim_name = run["spec"]["checkpoint"]["volume"].get("claimName", child)
-        claim = self.api.found(f"{LISTS['persistentvolumeclaims'].format(namespace=self.namespace)}/{claim_name}")
-        volume_name = (claim or {}).get("spec", {}).get("volumeName")
-        volume = self.api.found(f"/api/v1/persistentvolumes/{volume_name}") if volume_name else None
+        volume = self.volume(run["spec"]["checkpoint"]["volume"].get("claimName", child))
+        return volume / self.namespace / child if volume else None
+
+    def volume(self, claim: str) -> Path | None:
+        """The root of the volume that a claim is bound to, where this machine keeps it; None while there is none."""
+        found = self.api.found(f"{LISTS['persistentvolumeclaims'].format(namespace=self.namespace)}/{claim}")
+        name = (found or {}).get("spec", {}).get("volumeName")
+        volume = self.api.found(f"/api/v1/persistentvolumes/{name}") if name else None
         if volume is None:
             return None
         path = (volume["spec"].get("hostPath") or volume["spec"]["local"])["path"]
         # Seen from the node's mount namespace, in which a volume may be a mount of its own.
-        root = Path(f"/proc/{self.full.processes.pid(HOLDER)}/root", path.lstrip("/"))
-        return root / self.namespace / child
+        return Path(f"/proc/{self.full.processes.pid(HOLDER)}/root", path.lstrip("/"))
 
     def steps(self) -> list[Step]:
         """All steps that the runner has recorded, in their order in time, those of the newest attempt last."""
