@@ -54,6 +54,10 @@ class AttemptStatus(ApiModel):
     """When the training was asked to stop, RFC 3339."""
     stop_reason: Word | None = None
     """Why it was asked to stop: Suspended or DeadlineExceeded."""
+    earlier_gpu_seconds: Annotated[Count | None, Field(alias="earlierGPUSeconds")] = None
+    """Seconds times GPUs of the pods of all attempts before this one."""
+    earlier_pod_seconds: Count | None = None
+    """Seconds that the pods of all attempts before this one have run, added up."""
 
 
 class DisplayStatus(ApiModel):
@@ -90,7 +94,7 @@ class AttemptRecord(ApiModel):
     message: Annotated[str, Field(max_length=256)] | None = None
     """The cause in words, cut to its two ends."""
     counted: bool | None = None
-    """Whether it counts for `retry.maxAttempts`; absent when it did not fail."""
+    """Whether it counts for `retry.maxAttempts`; absent when it succeeded."""
     last_step: Count | None = None
     """Last step that it finished, of the whole run."""
     start_time: Moment | None = None

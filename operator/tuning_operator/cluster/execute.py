@@ -27,7 +27,7 @@ from tuning_operator.cluster.sidecar import SidecarClient, Unreachable
 from tuning_operator.engine import plan as planning
 from tuning_operator.engine.plan import Plan
 from tuning_operator.engine.policies.acceptance import READ
-from tuning_operator.engine.policies.finished import DELETE
+from tuning_operator.engine.release import DELETE
 from tuning_operator.engine.world import (
     Child,
     JobView,

@@ -15,10 +15,10 @@ from tuning_operator.engine.world import Child, JobView
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the run ended, and the last figures."""
+    """How an attempt ended, and the last figures. What it means for the run is decided in `ending`."""
 
     cause: Cause | None
-    """None: it succeeded."""
+    """None: it did not fail."""
     message: str
     step: int | None = None
     target_steps: int = 0
@@ -26,11 +26,15 @@ class Verdict:
     metrics: Mapping[str, float] = field(default_factory=dict)
     complaint: str = ""
     """What was wrong beside the result: becomes Degraded."""
+    stopped: bool = False
+    """It was stopped because the run is suspended."""
+    fatal: bool = False
+    """No other attempt can help, whatever the run's rules say of the cause."""
 
     @property
     def succeeded(self) -> bool:
         """Whether the run has reached its end with everything saved."""
-        return self.cause is None
+        return self.cause is None and not self.stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,10 @@ class Contribution:
     """ConfigMaps whose keys must be known."""
     ask_result: bool = False
     """The sidecar's /result must be known."""
+    next_attempt: bool = False
+    """The next attempt begins: its number is written before anything of it is made."""
+    stop: str = ""
+    """The training is to stop from now on, and why: Suspended or DeadlineExceeded."""
     phase: Phase | None = None
     reason: str = ""
     message: str = ""

@@ -101,6 +101,12 @@ def is_disrupted(pod: PodView) -> bool:
     return _disruption(pod) is not None
 
 
+def has_its_grace(pod: PodView) -> bool:
+    """Whether a pod that is taken away may still use its grace: nobody has given up its node."""
+    found = _disruption(pod)
+    return pod.phase == "Running" and not pod.node_lost and found is not None and found[0] is not Cause.NODE_LOST
+
+
 def words_on_workers(world: World) -> str:
     """Why a worker is not ready, in the words of its container or of the scheduler; empty when nothing is known."""
     pods = [pod for pod in world.workers if not pod.ready and not pod.deleting]

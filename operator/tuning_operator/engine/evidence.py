@@ -6,9 +6,10 @@ Used by the verdict policies. An exit code alone is never evidence of success.
 from dataclasses import dataclass
 
 from tuning_contract.causes import Cause
-from tuning_contract.result import FAILED, SUCCEEDED, RunResult
+from tuning_contract.result import FAILED, STOPPED, SUCCEEDED, RunResult
 from tuning_contract.termination import EXIT_SUCCEEDED, VERDICT_CODES, TerminationMessage
-from tuning_operator.api.conditions import ConditionType, is_true
+from tuning_operator.api import meta
+from tuning_operator.api.conditions import ConditionType, Reason, is_true
 from tuning_operator.desired.pods import RAY_CONTAINER
 from tuning_operator.engine import diagnosis
 from tuning_operator.engine.contribution import Verdict
@@ -30,9 +31,18 @@ def last_word(world: World) -> LastWord | None:
     """The driver's verdict. One that ended with another code is replaced by the Job, so its words count for nothing."""
     for container in ended_drivers(world):
         message = TerminationMessage.from_text(container.message)
-        if message is not None and message.outcome in (SUCCEEDED, FAILED):
+        if message is not None and message.outcome in (SUCCEEDED, FAILED, STOPPED):
             return LastWord(message, container.exit_code or 0)
     return None
+
+
+def late_word(world: World) -> Verdict | None:
+    """What the driver of an attempt that is over has told after its end, as far as that is news; for the figures."""
+    word, status = last_word(world) if world.attempt_over else None, world.run.status
+    if word is None or not word.message.checkpoint or word.message.checkpoint == status.checkpoint.path:
+        return None
+    message = word.message
+    return Verdict(None, "", message.step, message.target_steps, message.checkpoint, message.metrics)
 
 
 def ended_drivers(world: World) -> list[ContainerView]:
@@ -128,6 +138,38 @@ def _loss_of_head(world: World, uid: str, restarts: int) -> str:
 def is_complete(message: TerminationMessage) -> bool:
     """Whether the driver reports a result that reached its target."""
     return message.outcome == SUCCEEDED and message.step == message.target_steps > 0
+
+
+def heads(world: World) -> list[PodView]:
+    """Every view of the head on which training began; of all heads if none of that one is left."""
+    departed = [pod for pod in world.notes.departed if pod.attempt == world.attempt]
+    found = [pod for pod in (*departed, *world.pods) if pod.component == meta.COMPONENT_HEAD]
+    recorded = recorded_head(world)
+    return [pod for pod in found if pod.uid == recorded] or found
+
+
+def stopped(world: World, how: str, word: TerminationMessage | None = None) -> Verdict:
+    """The verdict on a training that has stopped: it was asked to by us, or by somebody who takes its pods away.
+
+    Args:
+        world: with the attempt.
+        how: how it came to its end, as a sentence about it.
+        word: the runner's own, if it has left one.
+    """
+    told = TerminationMessage(STOPPED) if word is None else word
+    step = told.step if word else None
+    why = world.run.status.attempt.stop_reason
+    if why == Reason.SUSPENDED:
+        text = f"the run was suspended: {how}"
+        return Verdict(None, text, step, told.target_steps, told.checkpoint, told.metrics, stopped=True)
+    if why:
+        limit = world.run.spec.deadlines.active_seconds
+        text = f"the run has trained for as long as `deadlines.activeSeconds` allows, {limit} s: {how}"
+        cause = Cause.DEADLINE_EXCEEDED
+    else:
+        cause, words = diagnosis.ended_by(heads(world), RAY_HEAD)
+        text = f"the training was stopped from outside: {how}" + (f"; {words}" if words else "")
+    return Verdict(cause, text, step, told.target_steps, told.checkpoint, told.metrics, fatal=bool(why))
 
 
 def cause_of(name: str) -> Cause:

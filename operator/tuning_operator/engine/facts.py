@@ -5,12 +5,13 @@ Pure: a fact is a short text, equal as long as nothing changed. `Notes.since` ho
 
 from datetime import datetime
 
-from tuning_operator.engine import diagnosis, evidence
+from tuning_operator.engine import diagnosis, evidence, release
 from tuning_operator.engine.world import World
 
 TROUBLE = "trouble"
 LOSS = "loss"
 SILENCE = "silence"
+REMAINS = "remains"
 
 
 def signatures(world: World) -> dict[str, str]:
@@ -20,6 +21,7 @@ def signatures(world: World) -> dict[str, str]:
         TROUBLE: trouble.signature if trouble else "",
         LOSS: evidence.loss_of(world),
         SILENCE: "silent" if evidence.job_ended_in_silence(world) else "",
+        REMAINS: release.remains(world),
     }
 
 

@@ -120,18 +120,19 @@ def display_of(world: World, status: TuningRunStatus, verdict: Verdict | None) -
 
 
 def usage_of(world: World) -> UsageStatus:
-    """GPU and pod seconds of the attempt's pods until now, by the time at which each was accepted."""
-    began = from_text(world.run.status.attempt.start_time)
+    """GPU and pod seconds until now, of the present attempt's pods by the time at which each was accepted."""
+    attempt, old = world.run.status.attempt, world.run.status.usage
+    began = from_text(attempt.start_time)
     if began is None:
-        return UsageStatus()
+        return old
     pods = [pod for pod in world.pods if pod.component in _RAY_COMPONENTS]
     seconds = [max(0.0, (world.now - max(pod.started_at or world.now, began)).total_seconds()) for pod in pods]
     gpu_seconds = sum(_gpus_of(pod, world) * lived for pod, lived in zip(pods, seconds, strict=True))
-    old = world.run.status.usage
     return UsageStatus(
         # A pod that went before we looked is still in the older figure.
-        gpu_seconds=max(round(gpu_seconds), old.gpu_seconds or 0),
-        pod_seconds=max(round(sum(seconds)), old.pod_seconds or 0),
+        gpu_seconds=max(round(gpu_seconds) + (attempt.earlier_gpu_seconds or 0), old.gpu_seconds or 0),
+        pod_seconds=max(round(sum(seconds)) + (attempt.earlier_pod_seconds or 0), old.pod_seconds or 0),
+        active_seconds=old.active_seconds,
     )
 
 

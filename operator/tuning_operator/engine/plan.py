@@ -79,14 +79,15 @@ def plan(world: World, settings: Settings) -> Plan:
     read = tuple(name for part in parts for name in part.read)
     create = tuple(child for part in parts for child in part.create)
     # The status is worth composing when nothing has to be done before it.
-    write, write_due = (None, None) if read or create else _status_write(world, parts)
+    look = any(part.look for part in parts)
+    write, write_due = (None, None) if read or create or look else _status_write(world, parts)
     return Plan(
         read=read,
         ask_result=any(part.ask_result for part in parts),
         create=create,
         status=write,
         delete_cluster=any(part.delete_cluster for part in parts),
-        look=any(part.look for part in parts),
+        look=look,
         ask_stop=any(part.ask_stop for part in parts),
         delete_job=any(part.delete_job for part in parts),
         delete_earlier=world.earlier_clusters if any(part.delete_earlier for part in parts) else (),

@@ -36,12 +36,18 @@ STARTING: Mapping[str, Any] = {
         "rayClusterUID": CLUSTER_UID,
         "jobName": NAME,
         "rayJobId": NAME,
-        "startTime": "2026-01-02T11:00:00Z",
+        "startTime": "2026-01-02T11:50:00Z",
     },
 }
 RUNNING: Mapping[str, Any] = {
     "phase": "Running",
-    "attempt": {**STARTING["attempt"], "jobUID": JOB_UID, "headPodUID": HEAD_UID, "headRestartCount": 0},
+    "attempt": {
+        **STARTING["attempt"],
+        "jobUID": JOB_UID,
+        "headPodUID": HEAD_UID,
+        "headRestartCount": 0,
+        "runningTime": "2026-01-02T11:51:00Z",
+    },
 }
 
 

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from tuning_operator.engine.contribution import Contribution
 from tuning_operator.engine.policies import (
     acceptance,
+    between,
     children,
+    deadlines,
     failure,
     finished,
     loss,
     patience,
+    stopping,
     success,
+    suspension,
     training,
     trouble,
 )
@@ -27,8 +31,12 @@ POLICIES: tuple[Policy, ...] = (
     finished.decide,  # an ended run gives its cluster back; nothing else happens to it
     acceptance.decide,  # a run that cannot be executed here waits, and says for what
     success.decide,  # verdict (a): a complete result is success, whatever an exit code says
+    between.decide,  # an attempt that is over is cleared away; then the next one begins, or the run rests
     loss.decide,  # verdict (b): the cluster or its head is not the one on which training began
     failure.decide,  # verdict (c, d): the runner's own cause; else what is left of driver and Job
+    stopping.decide,  # a training that was asked to stop is waited for, within its grace
+    suspension.decide,  # a suspended run makes nothing, and has its training stopped
+    deadlines.decide,  # an attempt that does not start is given up; a run whose time is used up is stopped
     patience.decide,  # pods that cannot start: wait, then give up with the container's own reason
     children.decide,  # RayCluster, ConfigMap and claim exist
     training.decide,  # the Job exists as soon as the cluster is ready

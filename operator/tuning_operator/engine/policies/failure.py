@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from tuning_contract.causes import Cause
-from tuning_contract.result import SUCCEEDED
+from tuning_contract.result import STOPPED, SUCCEEDED, RunResult
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_FAILED, TerminationMessage
 from tuning_operator.engine import evidence, facts
 from tuning_operator.engine.contribution import Contribution, Verdict
@@ -18,13 +18,15 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     """End the run with its cause; first ask the sidecar when no driver has said anything."""
     word = evidence.last_word(world)
     if word is not None:
-        return Contribution(verdict=_spoken(word.message), final=True)
+        return Contribution(verdict=_spoken(world, word.message), final=True)
     if not evidence.job_ended_in_silence(world):
         return None
     if world.notes.result_asked is Reachability.NOT_ASKED and world.head is not None and world.head.ip:
         return Contribution(ask_result=True, final=True)
     result = world.notes.result
-    if result is not None and result.run_uid == world.run.uid:
+    if result is not None and result.run_uid == world.run.uid and result.attempt == world.attempt:
+        if result.outcome == STOPPED:
+            return Contribution(verdict=evidence.stopped(world, *_as_word(result)), final=True)
         cause = Cause.INCOMPLETE_STEPS if result.outcome == SUCCEEDED else evidence.cause_of(result.cause)
         return Contribution(verdict=evidence.verdict_of(result, cause), final=True)
     deadline = facts.since(world, facts.SILENCE) + LATE_WORD
@@ -33,8 +35,16 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     return Contribution(verdict=_unspoken(world), final=True)
 
 
-def _spoken(message: TerminationMessage) -> Verdict:
+def _as_word(result: RunResult) -> tuple[str, TerminationMessage]:
+    """A result of a training that has stopped, as its driver would have told it."""
+    word = TerminationMessage(STOPPED, "", result.message, result.step, result.target_steps, result.checkpoint)
+    return result.message or "it has stopped", word
+
+
+def _spoken(world: World, message: TerminationMessage) -> Verdict:
     """A failure in the driver's words; a success that is not complete is one, too."""
+    if message.outcome == STOPPED:
+        return evidence.stopped(world, message.message or "it has stopped", message)
     if message.outcome == SUCCEEDED:
         cause = Cause.INCOMPLETE_STEPS
         text = message.message or f"the run ended after {message.step} of {message.target_steps} steps"

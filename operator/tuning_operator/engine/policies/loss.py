@@ -6,9 +6,11 @@ heard only for a moment, in case it had read a complete result before.
 
 from datetime import timedelta
 
+from tuning_contract.result import STOPPED
 from tuning_operator.engine import diagnosis, evidence, facts
 from tuning_operator.engine.contribution import Contribution, Verdict
-from tuning_operator.engine.world import PodView, World
+from tuning_operator.engine.policies.stopping import MARGIN
+from tuning_operator.engine.world import World
 from tuning_operator.settings import Settings
 
 HEARING = timedelta(seconds=10)
@@ -28,30 +30,34 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     if evidence.lost_before_the_job(world):
         return _before_the_job(world, lost)
     word = evidence.last_word(world)
-    deadline = facts.since(world, facts.LOSS) + HEARING
+    deadline = facts.since(world, facts.LOSS) + _hearing(world)
     if word is None and evidence.driver_is_alive(world) and world.now < deadline:
         return Contribution(due=deadline, final=True)
-    cause, words = diagnosis.ended_by(_heads(world), evidence.RAY_HEAD)
-    step = word.message.step if word else None
-    checkpoint = word.message.checkpoint if word else ""
+    cause, words = diagnosis.ended_by(evidence.heads(world), evidence.RAY_HEAD)
     message = f"{lost}: {words}" if words else lost
-    return Contribution(verdict=Verdict(cause, message, step, checkpoint=checkpoint), final=True)
+    if word is None:
+        return Contribution(verdict=Verdict(cause, message), final=True)
+    told = word.message
+    if told.outcome == STOPPED:
+        if world.run.status.attempt.stop_reason:
+            return Contribution(verdict=evidence.stopped(world, told.message or "it has stopped", told), final=True)
+        message = f"{message}; {told.message}" if told.message else message
+    return Contribution(verdict=Verdict(cause, message, told.step, checkpoint=told.checkpoint), final=True)
+
+
+def _hearing(world: World) -> timedelta:
+    """How long a living driver is waited for: a head that is evicted or preempted saves before it goes."""
+    saves = world.head is not None and world.head.deleting and diagnosis.has_its_grace(world.head)
+    grace = timedelta(seconds=world.run.spec.deadlines.stop_grace_seconds) + MARGIN
+    return grace if saves else HEARING
 
 
 def _before_the_job(world: World, lost: str) -> Contribution:
     # While there is no head at all the cluster's word alone tells that there was one.
-    deadline = facts.since(world, facts.LOSS) + (LATE_POD if _heads(world) else UNSEEN_POD)
+    deadline = facts.since(world, facts.LOSS) + (LATE_POD if evidence.heads(world) else UNSEEN_POD)
     if world.now < deadline:
         return Contribution(due=deadline)
     # The last one is what the cluster was complete with; those before it were replaced.
-    last = [pod for pod in _heads(world) if pod.uid == _heads(world)[-1].uid]
+    last = [pod for pod in evidence.heads(world) if pod.uid == evidence.heads(world)[-1].uid]
     cause, words = diagnosis.ended_by(last, evidence.RAY_HEAD)
     return Contribution(verdict=Verdict(cause, f"{lost}: {words}" if words else lost), final=True)
-
-
-def _heads(world: World) -> list[PodView]:
-    """Every view of the head on which training began; of all heads if none of that one is left."""
-    departed = [pod for pod in world.notes.departed if pod.attempt == world.attempt]
-    heads = [pod for pod in (*departed, *world.pods) if pod.component == "head"]
-    recorded = evidence.recorded_head(world)
-    return [pod for pod in heads if pod.uid == recorded] or heads

@@ -11,6 +11,7 @@ from tuning_operator.api import meta
 from tuning_operator.api.conditions import ConditionType, find
 from tuning_operator.desired.pods import RAY_CONTAINER, RAY_WORKER_CONTAINER
 from tuning_operator.engine import diagnosis, facts
+from tuning_operator.engine.causes import CAUSES, Patience
 from tuning_operator.engine.contribution import Contribution, Verdict
 from tuning_operator.engine.diagnosis import Trouble
 from tuning_operator.engine.world import PodView, World
@@ -35,6 +36,8 @@ def decide(world: World, settings: Settings) -> Contribution | None:
             return Contribution(verdict=Verdict(cause, text), final=True)
     trouble = diagnosis.trouble_of(world)
     if trouble is None or not (trouble.hopeless and trouble.vital and isinstance(trouble.cause, Cause)):
+        return None
+    if CAUSES[trouble.cause].patience is not Patience.STARTUP:
         return None
     began = min(facts.since(world, facts.TROUBLE), _shown_since(world, trouble))
     deadline = began + timedelta(seconds=settings.startup_patience_seconds)

@@ -34,3 +34,7 @@ CHECKS: tuple[Check, ...] = (
     claims.check,  # the claims exist and can be mounted as they must
     config_maps.check,  # the ConfigMaps exist and have the keys, as far as they were read
 )
+
+LATER_CHECKS: tuple[Check, ...] = tuple(check for check in CHECKS if check not in (source_run.check, config_maps.check))
+"""What is looked at again before a later attempt: another run's model is recorded by then, and ConfigMaps are not
+watched, so that of one that is missing the pods' containers tell."""
