@@ -1,4 +1,4 @@
-"""The how-to pages on workflows, datasets and the tuned model: their code runs, their runs are valid."""
+"""The how-to pages: their code runs, their runs are valid, their links lead somewhere."""
 
 import json
 import re
@@ -27,7 +27,9 @@ PAGES = REPOSITORY / "docs" / "how-to"
 WORKFLOW, DATASET, MODEL = (
     PAGES / f"{name}.md" for name in ("write-a-workflow", "bring-a-dataset", "talk-to-the-tuned-model")
 )
-ALGORITHM = PAGES / "choose-an-algorithm.md"
+ALGORITHM, STOP, CONTINUE = (
+    PAGES / f"{name}.md" for name in ("choose-an-algorithm", "stop-resume-and-retry", "continue-from-another-run")
+)
 DOCUMENTS = (*sorted((REPOSITORY / "docs").glob("*/*.md")), REPOSITORY / "README.md")
 LINKING = [page for page in DOCUMENTS if "](" in page.read_text()]
 TASK = {"question": "3", "answer": "3"}
@@ -138,7 +140,7 @@ def test_an_exception_means_what_the_table_of_the_page_says(error: Exception, pl
     assert outcome in rows[0].split("|")[2]
 
 
-@pytest.mark.parametrize("page", [WORKFLOW, DATASET, MODEL, ALGORITHM], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [WORKFLOW, DATASET, MODEL, ALGORITHM, STOP, CONTINUE], ids=lambda page: page.stem)
 def test_every_run_of_a_page_is_valid(page: Path) -> None:
     examples = [document for text in blocks(page, "yaml") if "kind" not in (document := yaml.safe_load(text))]
     assert examples
