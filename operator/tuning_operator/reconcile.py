@@ -109,7 +109,7 @@ class Reconciler:
         """Show that the object cannot be read, unless it runs or has ended: then another version of us accepted it."""
         raw = view.parsed()
         ended = view.phase in (Phase.SUCCEEDED, Phase.FAILED)
-        if ended or (raw["status"].get("attempt") or {}).get("rayClusterUID"):
+        if ended or raw["status"].get("history") or (raw["status"].get("attempt") or {}).get("rayClusterUID"):
             log.error("%s %s/%s cannot be read, it is left alone: %s", KIND, view.namespace, view.name, message)
             return
         metadata = raw["metadata"]

@@ -207,10 +207,18 @@ async def test_a_spec_that_cannot_be_read_is_rejected_without_a_trace() -> None:
     assert "algorithm" in server.bodies[0]["status"]["message"]
 
 
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_a_run_that_has_ended_stays_so_when_another_version_cannot_read_it(phase: str) -> None:
-    # It ended before it had a RayCluster.
-    raw = a_run_object(status={"phase": phase})
+@pytest.mark.parametrize(
+    "status",
+    [
+        # It ended before it had a RayCluster.
+        {"phase": "Succeeded"},
+        {"phase": "Failed"},
+        # It waits for its next attempt.
+        {"phase": "Retrying", "history": [{"number": 1, "outcome": "Failed"}]},
+    ],
+)
+async def test_a_run_that_began_is_left_alone_when_another_version_cannot_read_it(status: dict[str, Any]) -> None:
+    raw = a_run_object(status=status)
     del raw["spec"]["algorithm"]
     server = FakeServer()
     async with server.client() as client:

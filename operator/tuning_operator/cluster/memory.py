@@ -71,6 +71,10 @@ class RunMemory:
         for child in (Child.CLUSTER, Child.JOB):
             self.refusals.pop(child, None)
 
+    def rest(self) -> None:
+        """The run has ended, and its status has what was said: thousands of ended ones lie in memory for long."""
+        self.progress, self.result, self.departed = None, None, []
+
     def note_signatures(self, signatures: dict[str, str], now: datetime) -> bool:
         """Keep since when each fact has its value; returns whether one changed."""
         known = self.signatures

@@ -24,6 +24,7 @@ from tuning_operator.settings import Settings
 
 Named = TypeVar("Named", ClusterView, JobView)
 _DRIVER = meta.COMPONENT_DRIVER
+_ENDED = (Phase.SUCCEEDED, Phase.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,14 @@ class Observer:
         name = names.attempt(run, number)
         memory = self._memory.of(run.uid, now)
         memory.begin(number)
-        notes = memory.notes()
         clusters = [item for item in self._caches.clusters.of(run.uid) if item.owner == run.uid]
         cluster = _named(clusters, run, name)
         owner = run.status.attempt.ray_cluster_uid or (cluster.uid if cluster else "")
         jobs = [item for item in self._caches.jobs.of(run.uid) if {run.uid, owner} & set(item.owners)]
         job = _named(jobs, run, name)
+        if view.phase in _ENDED and (job is None or job.complete or job.failed):
+            memory.rest()
+        notes = memory.notes()
         # Until the status names the Job that was made in a lost one's place, the pods of both speak for the attempt.
         drivers = {uid for uid in (run.status.attempt.job_uid, job.uid if job else None) if uid}
 

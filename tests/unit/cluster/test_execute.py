@@ -226,6 +226,17 @@ def test_a_later_attempts_cluster_shows_that_our_run_is_an_old_one_and_is_left_a
     assert [job.uid for job in world.earlier_jobs] == ["uid-1"]
 
 
+@pytest.mark.parametrize(("state", "kept"), [({}, True), ({"type": "Complete", "status": "True"}, False)])
+def test_of_an_ended_run_nothing_is_kept_in_memory_once_its_job_has_ended(state: dict[str, Any], kept: bool) -> None:
+    ended = dict(RUNNING) | {"phase": "Succeeded"}
+    caches, memory = some_caches(), Memory()
+    caches.jobs.put(an_object(NAME, JOB_UID, UID) | {"status": {"conditions": [state]}})
+    memory.of(UID, NOW).begin(1)
+    memory.of(UID, NOW).note_departure(projections.pod(a_pod("driver", JOB_UID, "driver")))
+    world = an_observer(caches, memory).observe(projections.run(a_run_object(status=ended)), NOW)
+    assert bool(world.notes.departed) is bool(memory.of(UID, NOW).departed) is kept
+
+
 def test_an_attempts_memory_does_not_outlive_it() -> None:
     memory = Memory().of(UID, NOW)
     memory.begin(1)
