@@ -42,14 +42,16 @@ typecheck: setup ## mypy strict
 layers: setup ## The direction of imports
 	.venv/bin/lint-imports
 
-generate: setup ## Write the generated files: CRD, its copy in the chart, its reference, the chart's README
+generate: setup ## Write the generated files: CRD, its copy in the chart, its reference, the life cycle's tables, the chart's README
 	$(PYTHON) -m tuning_operator.api.crd
 	$(PYTHON) -m tuning_operator.api.reference
+	$(PYTHON) -m tuning_operator.engine.life_cycle_page
 	$(PYTHON) -m tests.chart.readme
 
 verify: lint typecheck layers ## Lint, types, layers, generated files current
 	$(PYTHON) -m tuning_operator.api.crd --check
 	$(PYTHON) -m tuning_operator.api.reference --check
+	$(PYTHON) -m tuning_operator.engine.life_cycle_page --check
 	@# 5: the program that makes it cannot be built here.
 	$(PYTHON) -m tests.chart.readme --check || [ $$? -eq 5 ]
 
