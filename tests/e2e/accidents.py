@@ -15,7 +15,7 @@ from tests.cluster.node import NODE
 from tests.cluster.outages import kill_all, without
 from tests.cluster.small_volume import SmallVolume, small_volume
 from tests.e2e.runs import a_short_run, with_workflow
-from tests.e2e.scene import Scene
+from tests.e2e.scene import Scene, names
 from tests.harness import OPERATOR_NAMESPACE, RELEASE, CommandError, Object, wait_for
 
 SAVE_EVERY = 4
@@ -44,8 +44,22 @@ def delete_head(scene: Scene) -> None:
 
 
 def delete_worker(scene: Scene) -> None:
-    """Delete one of the worker pods."""
-    scene.kubectl("delete", "pod", scene.pod("worker"), "--wait=false")
+    """Delete one of the worker pods; episodes run in the workers and nowhere else, and soon in its successor, too."""
+    before = names(scene.ray_pods("worker"))
+    scene.kubectl("delete", "pod", before[0], "--wait=false")
+
+    def used() -> set[str] | None:
+        seen = marks(scene)
+        return seen if len(seen) > len(before) else None
+
+    seen = wait_for("an episode in the successor", used, 120)
+    assert seen == {*before, *names(scene.ray_pods("worker"))}
+
+
+def marks(scene: Scene) -> set[str]:
+    """Names of the pods in which episodes have run."""
+    folder = scene.folder
+    return {path.name for path in (folder / "marks").glob("*")} if folder else set()
 
 
 def delete_driver_pod(scene: Scene) -> None:

@@ -14,7 +14,7 @@ from tests.e2e import accidents
 from tests.e2e.accidents import a_paced_run
 from tests.e2e.runs import with_workflow
 from tests.e2e.scene import Scene
-from tests.harness import Object
+from tests.harness import Object, sample
 
 SUCCEEDED, FAILED, GONE = "Succeeded", "Failed", "gone"
 APPLIED, STARTING, RUNNING = "applied", "starting", "running"
@@ -47,7 +47,7 @@ class Kill:
     run: Callable[[Scene], list[Object]] = a_paced_run
     values: Mapping[str, str] = field(default_factory=dict)
     """Values of the chart that the row needs."""
-    seconds: float = 240
+    seconds: float = 300
     """How long the run may take from there on."""
     often: bool = False
     """Whether it is one of the eight of every CI run."""
@@ -65,10 +65,18 @@ def _with_workflow(file: str, **spec: Any) -> Callable[[Scene], list[Object]]:
     return lambda scene: with_workflow(a_paced_run(scene, **spec)[-1], file)
 
 
-def _with_worker(scene: Scene, gpus: int = 0, replicas: int = 1) -> list[Object]:
-    worker = {"name": "agents", "replicas": replicas, "cpu": "300m", "memory": "2Gi", "gpus": gpus}
-    head = {"cpu": "300m", "memory": "4Gi"}
-    return a_paced_run(scene, steps=40, cluster={"head": head, "workers": [worker]})
+def _with_workers(scene: Scene) -> list[Object]:
+    """With the worker pods of the sample that has some."""
+    (example,) = sample("episode-workers", None)
+    cluster = example["spec"]["cluster"]
+    for pod in (cluster["head"], *cluster["workers"]):
+        pod["cpu"] = "300m"  # all three fit on a machine with two cores
+    return a_paced_run(scene, steps=80, cluster=cluster)
+
+
+def _with_gpu_on_a_worker(scene: Scene) -> list[Object]:
+    worker = {"name": "agents", "replicas": 1, "cpu": "300m", "memory": "2Gi", "gpus": 1}
+    return a_paced_run(scene, cluster={"head": {"cpu": "300m", "memory": "4Gi"}, "workers": [worker]})
 
 
 def _with_wrong_entry_point(scene: Scene) -> list[Object]:
@@ -141,7 +149,7 @@ KILLS = (
     Kill("head-deleted-while-starting", accidents.delete_head, STARTING),
     Kill("head-deleted-while-running", accidents.delete_head, saves=True, often=True, **_LOST_HEAD),
     Kill("ray-container-killed", accidents.kill_ray_container, often=True, **_LOST_HEAD),
-    Kill("worker-deleted", accidents.delete_worker, run=partial(_with_worker, replicas=2), seconds=300),
+    Kill("worker-deleted", accidents.delete_worker, run=_with_workers, often=True),
     Kill("driver-pod-deleted", accidents.delete_driver_pod, often=True),
     Kill("job-deleted", accidents.delete_job),
     Kill("raycluster-deleted", accidents.delete_cluster, **_LOST_HEAD),
@@ -156,7 +164,7 @@ KILLS = (
     Kill("node-drained", accidents.drain, causes=("Evicted",), attempts=2, saves=True, often=True),
     # The cluster's own processes.
     Kill("operator-killed", accidents.kill_leader_and_measure, often=True),
-    Kill("kube-apiserver-restarted", _without(API_SERVER, seconds=5)),
+    Kill("kube-apiserver-restarted", _without(API_SERVER, seconds=5), often=True),
     Kill("etcd-restarted", _without(ETCD, seconds=5)),
     Kill("kuberay-down-for-a-minute", accidents.stop_kuberay),
     Kill("kuberay-down-at-the-start", partial(accidents.stop_kuberay, seconds=30), APPLIED),
@@ -181,7 +189,7 @@ KILLS = (
         run=_with_missing_image,
         values=IMPATIENT,
     ),
-    Kill("gpu-that-comes-late", accidents.offer_a_gpu, APPLIED, run=partial(_with_worker, gpus=1)),
+    Kill("gpu-that-comes-late", accidents.offer_a_gpu, APPLIED, run=_with_gpu_on_a_worker),
     Kill(
         "volume-full",
         accidents.fill_volume,
@@ -220,7 +228,6 @@ KILLS = (
         counted=1,
         says="absent",
         run=_with_wrong_entry_point,
-        often=True,
     ),
     Kill(
         "judge-returns-nan",
@@ -230,7 +237,6 @@ KILLS = (
         counted=1,
         says="nan",
         run=_with_workflow("judge_nan.py"),
-        often=True,
     ),
     Kill(
         "judge-hangs",
@@ -246,7 +252,7 @@ KILLS = (
         ),
     ),
     # What its owner does to it.
-    Kill("suspended-three-times", accidents.suspend_three_times, attempts=4, saves=True, often=True, seconds=120),
+    Kill("suspended-three-times", accidents.suspend_three_times, attempts=4, saves=True, often=True),
     Kill("two-runs-on-one-claim", _end_of_the_other, APPLIED, run=_two_on_one_claim),
     Kill("run-recreated-at-once", accidents.recreate),
     Kill("namespace-deleted", _delete_namespace, phase=GONE),
