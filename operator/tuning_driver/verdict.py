@@ -1,8 +1,9 @@
 """The verdict on an attempt: evidence in, exit code and termination message out.
 
 Pure, so that every rule is a row in a test. `__main__` calls it once at the end. The order is fixed:
-a complete result, then a lost head, then the runner's own word (a cause, or that it stopped on request), then a job
-that has ended in Ray's eyes, then a standstill, else Unknown; an exit code alone never decides.
+a complete result, or one of a runner that has saved on request, which the loss of its head does not undo; then a lost
+head, then the runner's own cause, then a job that has ended in Ray's eyes, then a standstill, else Unknown; an exit
+code alone never decides.
 """
 
 from collections.abc import Iterable, Mapping
@@ -71,10 +72,10 @@ def judge(evidence: Evidence) -> Verdict:
         result = None
     if result is not None and result.complete:
         return _verdict(evidence, result, None, _remark(evidence.job))
-    if evidence.head_loss:
-        return _verdict(evidence, result, Cause.HEAD_LOST, evidence.head_loss)
     if result is not None and result.outcome == STOPPED:
         return _stopped(evidence, result)
+    if evidence.head_loss:
+        return _verdict(evidence, result, Cause.HEAD_LOST, evidence.head_loss)
     if result is not None:
         return _verdict(evidence, result, *_runner_cause(result))
     if evidence.stall and not (evidence.job and evidence.job.terminal):

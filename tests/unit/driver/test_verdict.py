@@ -66,11 +66,11 @@ def evidence(
         # ... but an older attempt's failure says nothing of this one
         (evidence(WORKFLOW_ERROR, job=JobState("SUCCEEDED"), attempt=2), EXIT_FAILED, Cause.INCOMPLETE_STEPS),
         (evidence(WORKFLOW_ERROR, stall="quiet"), EXIT_FAILED, Cause.WORKFLOW_ERROR),
-        # ... or that it stopped on request
+        # a runner that has saved on request, though its head has gone
         (evidence(STOPPED_RESULT), EXIT_STOPPED, ""),
         (evidence(STOPPED_RESULT, job=JobState("FAILED", "exit code 12", 12)), EXIT_STOPPED, ""),
         (evidence(STOPPED_RESULT, stall="quiet"), EXIT_STOPPED, ""),
-        (evidence(STOPPED_RESULT, head_loss="gone"), EXIT_ATTEMPT_LOST, Cause.HEAD_LOST),
+        (evidence(STOPPED_RESULT, head_loss="gone"), EXIT_STOPPED, ""),
         (evidence(STOPPED_RESULT, job=JobState("FAILED"), attempt=2), EXIT_FAILED, Cause.UNKNOWN),
         # (d) Ray's status
         (evidence(job=JobState("FAILED", "exit code 1", 1)), EXIT_FAILED, Cause.UNKNOWN),
