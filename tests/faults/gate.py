@@ -23,7 +23,7 @@ class Moment(StrEnum):
     BEFORE = "before"
     """The server never sees it."""
     AFTER = "after"
-    """The server has done it, the operator never hears of that."""
+    """The server has done it, the operator never hears of that; a write that was refused is not held."""
 
 
 class Gate:

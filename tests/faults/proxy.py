@@ -133,10 +133,10 @@ class FaultProxy:
         if request.verb == "watch" and fault is None:
             return await self._watch(incoming, request)
         status, headers, content = await self._ask(incoming, body, request)
-        self._note(request, status, fault)
+        self._note(request, status, fault, content)
         if fault is Fault.RESET_AFTER:
             return _reset(incoming)
-        if request.is_write:
+        if request.is_write and status < 400:
             await self.gate.passes(request, number, Moment.AFTER)
         return web.Response(status=status, headers=headers, body=content)
 
@@ -176,8 +176,8 @@ class FaultProxy:
         target = URL(self._upstream.server + incoming.raw_path, encoded=True)
         return self._session.request(incoming.method, target, headers=_kept(incoming.headers), data=body or None)
 
-    def _note(self, request: Request, status: int, fault: Fault | None) -> None:
-        self.exchanges.append(Exchange(request, status, fault))
+    def _note(self, request: Request, status: int, fault: Fault | None, reply: bytes = b"") -> None:
+        self.exchanges.append(Exchange(request, status, fault, reply if request.is_write else b""))
 
 
 def _kept(headers: Mapping[str, str]) -> dict[str, str]:

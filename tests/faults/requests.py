@@ -70,6 +70,8 @@ class Exchange:
     status: int
     """What the server answered; 0 when it never heard of the request or did not answer."""
     fault: Fault | None = None
+    reply: bytes = b""
+    """The server's answer to a write, whether or not its sender ever got it."""
 
 
 def parse(method: str, target: str, body: bytes = b"") -> Request:
