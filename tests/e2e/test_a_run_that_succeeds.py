@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 
@@ -140,25 +141,23 @@ def test_the_status_stays_small(finish: Finish) -> None:
 
 
 def test_deleting_a_run_in_mid_run_removes_everything_but_a_retained_claim(installation: Installation) -> None:
-    for policy, kept in (("Retain", True), ("Delete", False)):
-        name = f"deleted-{policy.lower()}"
-        run = a_tiny_run(installation, name)
+    kept = {"deleted-retain": True, "deleted-delete": False}
+    for name in kept:
+        run = a_tiny_run(installation, name, cluster={"head": {"cpu": "500m", "memory": "4Gi"}})
+        policy = name.removeprefix("deleted-").capitalize()
         run["spec"]["checkpoint"] = run["spec"]["checkpoint"] | {"deletionPolicy": policy}
         start(installation, run)
-        made = wait_for("driver", lambda: job_is_made(installation, name), 120)  # noqa: B023 - called at once
-        installation.cluster.kubectl("delete", "trun", name, "--namespace", installation.namespace)
+    made = {name: wait_for(f"driver of {name}", partial(job_is_made, installation, name), 120) for name in kept}
+    installation.cluster.kubectl("delete", "trun", *kept, "--namespace", installation.namespace)
+    for name in kept:
         selector = f"agenttuning.io/run={name}"
         for kind in ("pods", "jobs", "rayclusters", "configmaps"):
-            wait_for(
-                f"end of the {kind} of {name}",
-                lambda kind=kind, selector=selector: (
-                    not installation.cluster.objects(kind, installation.namespace, selector)
-                ),
-                90,
-            )
-        time.sleep(2)
-        claim = installation.cluster.find("pvc", claim_of(made), installation.namespace)
-        assert (claim is not None) == kept, policy
+            left = partial(installation.cluster.objects, kind, installation.namespace, selector)
+            wait_for(f"end of the {kind} of {name}", lambda left=left: not left(), 90)
+    time.sleep(2)
+    for name, retained in kept.items():
+        claim = installation.cluster.find("pvc", claim_of(made[name]), installation.namespace)
+        assert (claim is not None) == retained, name
 
 
 def job_is_made(here: Installation, name: str) -> Object | None:

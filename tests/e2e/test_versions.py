@@ -35,7 +35,7 @@ def previous(installation: Installation, older_images: dict[str, str]) -> Iterat
 def test_a_run_lives_through_an_upgrade_of_the_chart_and_succeeds(
     installation: Installation, previous: Installation
 ) -> None:
-    run = a_short_run(previous, "upgraded", steps=100)
+    run = a_short_run(previous, "upgraded", steps=60)
     start(previous, run)
     wait_for_step(previous, "upgraded", 3)
     with pytest.raises(CommandError, match="unknown field"):
@@ -48,7 +48,7 @@ def test_a_run_lives_through_an_upgrade_of_the_chart_and_succeeds(
     assert lives_of_pods(installation, "upgraded") == before
     dry_run(installation, with_something_new(run, "accepted"))
     ended = succeeds(installation, "upgraded")
-    assert ended["status"]["progress"]["step"] == 100
+    assert ended["status"]["progress"]["step"] == 60
     assert ended["status"]["attempt"]["number"] == 1
     job = installation.cluster.find("job", ended["status"]["attempt"]["jobName"], installation.namespace)
     assert job is not None
