@@ -7,19 +7,21 @@ import logging
 import os
 import platform
 import sys
+import uuid
 from datetime import UTC, datetime
 
 import uvloop
 
 from tuning_operator.api import meta
 from tuning_operator.api.conditions import Phase
-from tuning_operator.cluster import projections
+from tuning_operator.cluster import lease, projections
 from tuning_operator.cluster.announcer import Announcer
 from tuning_operator.cluster.client import ApiClient, Selection
 from tuning_operator.cluster.credentials import Credentials
 from tuning_operator.cluster.execute import Executor, Hands
 from tuning_operator.cluster.informer import Informer, Subject
 from tuning_operator.cluster.kuberay import KubeRay
+from tuning_operator.cluster.lease import Election
 from tuning_operator.cluster.memory import Memory
 from tuning_operator.cluster.observe import Caches, Observer
 from tuning_operator.cluster.progress import ProgressPoller
@@ -59,29 +61,76 @@ async def _run(settings: Settings) -> None:
 
 async def _core(settings: Settings, telemetry: Telemetry, credentials: Credentials) -> None:
     """Put the core together and run it until it is cancelled."""
+    async with ApiClient(credentials, telemetry, lease.REQUEST_SECONDS) as signs, SidecarClient() as sidecars:
+        identity = f"{_instance()}_{uuid.uuid4()}"
+        # Its end comes after that of all that writes.
+        async with (
+            Election(signs, settings.lease_namespace, settings.lease_name, identity) as election,
+            ApiClient(credentials, telemetry, may_write=election.confirm) as client,
+        ):
+            await _operate(settings, telemetry, client, sidecars, election)
+
+
+async def _operate(
+    settings: Settings, telemetry: Telemetry, client: ApiClient, sidecars: SidecarClient, election: Election
+) -> None:
+    """Keep the copies, and act on them while this process leads."""
     queue, memory = WorkQueue(), Memory()
-    async with ApiClient(credentials, telemetry) as client, SidecarClient() as sidecars:
-        caches = _caches(client, queue, memory, settings.watch_namespace)
-        telemetry.show(caches, queue)
-        announcer = Announcer(client, platform.node() or "operator")
-        executor = Executor(Hands(client, caches, memory, sidecars, announcer, _now), settings)
-        kuberay = KubeRay(client, caches.clusters, functools.partial(_try_rejected_again, caches, queue, memory))
-        observer = Observer(caches, memory, kuberay, settings)
-        reconciler = Reconciler(queue, observer, executor, memory, telemetry, settings, _now)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(telemetry.serve(settings.http_port))
-            await _synced(caches, kuberay, tasks)
-            tasks.create_task(announcer.run())
-            tasks.create_task(ProgressPoller(caches, memory, queue, sidecars, _now).run())
-            for _ in range(WORKERS):
-                tasks.create_task(reconciler.work())
+    caches = _caches(client, queue, memory, settings.watch_namespace)
+    telemetry.show(caches, queue, lambda: election.leads)
+    announcer = Announcer(client, _instance())
+    executor = Executor(Hands(client, caches, memory, sidecars, announcer, _now), settings)
+    kuberay = KubeRay(client, caches.clusters, functools.partial(_try_rejected_again, caches, queue, memory))
+    observer = Observer(caches, memory, kuberay, settings)
+    reconciler = Reconciler(queue, observer, executor, memory, telemetry, settings, _now)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(telemetry.serve(settings.http_port))
+        await _lead(caches, kuberay, queue, election, tasks)
+        tasks.create_task(announcer.run())
+        tasks.create_task(ProgressPoller(caches, memory, queue, sidecars, _now).run())
+        for _ in range(WORKERS):
+            tasks.create_task(reconciler.work())
 
 
-async def _synced(caches: Caches, kuberay: KubeRay, tasks: asyncio.TaskGroup) -> None:
+async def _lead(
+    caches: Caches, kuberay: KubeRay, queue: WorkQueue, election: Election, tasks: asyncio.TaskGroup
+) -> None:
+    """Start the watches, and wait until this process leads and its copies are younger than that."""
+    leads = await election.attempt()
+    if leads:
+        tasks.create_task(election.keep())
+    watches = await _synced(caches, kuberay, tasks)
+    if leads:
+        return
+    standing_by = tasks.create_task(_let_pass(queue))
+    await election.win()
+    tasks.create_task(election.keep())
+    # A watch may be late, and a RayCluster whose making was not heard of yet would count as lost.
+    for watch in watches:
+        watch.cancel()
+    await asyncio.wait(watches)
+    for informer in caches.all():
+        informer.start_over()
+        tasks.create_task(informer.run())
+    for informer in caches.all():
+        await informer.synced.wait()
+    standing_by.cancel()
+    for view in caches.runs.views():
+        queue.add(view.uid)
+
+
+async def _let_pass(queue: WorkQueue) -> None:
+    """Do nothing about what changes, for ever: another process does."""
+    while True:
+        key, _ = await queue.get()
+        queue.forget(key)
+        queue.done(key)
+
+
+async def _synced(caches: Caches, kuberay: KubeRay, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
     """Start the watches and wait until every copy is complete: nothing is decided on half a world."""
     gc.disable()
-    for informer in caches.all():
-        tasks.create_task(informer.run())
+    watches = [tasks.create_task(informer.run()) for informer in caches.all()]
     for informer in caches.all():
         await informer.synced.wait()
     tasks.create_task(kuberay.run())
@@ -91,6 +140,7 @@ async def _synced(caches: Caches, kuberay: KubeRay, tasks: asyncio.TaskGroup) ->
     gc.collect()
     gc.freeze()
     log.info("ready: %s", ", ".join(f"{len(informer)} {informer.kind}" for informer in caches.all()))
+    return watches
 
 
 def _caches(client: ApiClient, queue: WorkQueue, memory: Memory, namespace: str) -> Caches:
@@ -127,6 +177,10 @@ def _try_rejected_again(caches: Caches, queue: WorkQueue, memory: Memory) -> Non
 def _uid(raw: projections.Raw) -> str:
     uid: str = raw["metadata"]["uid"]
     return uid
+
+
+def _instance() -> str:
+    return platform.node() or "operator"
 
 
 def _now() -> datetime:

@@ -11,6 +11,7 @@
        |- Conflict        temporary  409 on update or delete: we planned on an old version; plan again
        |- Gone            a fact     410: a watch or a page is too old; list again
        |- Invalid         permanent  400, 422: the server refuses what we built
+       |- Deposed         a fact     this process is not, or no more, the one of several operators that acts
        |- Forbidden       temporary  403: a right is missing; shown as Degraded, tried again rarely
        `- ApiUnavailable  temporary  401, 429, 5xx, time-outs, broken connections, a namespace that goes; tried again
                                      with growing delay
@@ -65,6 +66,10 @@ class Gone(ApiError):  # noqa: N818
 
 class Invalid(ApiError):  # noqa: N818
     """400 or 422: the server refuses the object that was built."""
+
+
+class Deposed(ApiError):  # noqa: N818
+    """Nothing was asked: this process is not the leader. Whoever led until now ends; nobody tries again."""
 
 
 class Forbidden(ApiError):  # noqa: N818

@@ -8,8 +8,8 @@ import asyncio
 import logging
 import sys
 import traceback
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,11 +18,11 @@ from aiohttp import web
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
-    Counter,
     Histogram,
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -46,7 +46,7 @@ class Telemetry:
         """Count from zero."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._requests = Counter(
+        self._requests = CounterMetric(
             "tuning_operator_api_requests",
             "Requests to the API server; code 0 when there was no answer",
             ("verb", "resource", "code"),
@@ -59,7 +59,7 @@ class Telemetry:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._passes = Counter(
+        self._passes = CounterMetric(
             "tuning_operator_reconciles", "Looks at a run, by outcome", ("outcome",), registry=self.registry
         )
         self._pass_seconds = Histogram(
@@ -70,7 +70,6 @@ class Telemetry:
         )
         self._lags: deque[float] = deque(maxlen=60)
         self._caches: Caches | None = None
-        self._queue: WorkQueue | None = None
 
     def requested(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count one request to the API server."""
@@ -82,10 +81,16 @@ class Telemetry:
         self._passes.labels(outcome).inc()
         self._pass_seconds.observe(seconds)
 
-    def show(self, caches: Caches, queue: WorkQueue) -> None:
-        """Show figures of these, too."""
-        self._caches, self._queue = caches, queue
-        self.registry.register(_Figures(self, caches, queue))
+    def show(self, caches: Caches, queue: WorkQueue, leads: Callable[[], bool]) -> None:
+        """Show figures of these, too.
+
+        Args:
+            caches: The local copies.
+            queue: What waits.
+            leads: Whether this process acts now. Only then it tells of runs: of two processes, each run has one series.
+        """
+        self._caches = caches
+        self.registry.register(_Figures(self, caches, queue, leads))
 
     @property
     def lag(self) -> float:
@@ -136,10 +141,11 @@ class Telemetry:
 class _Figures(Collector):
     """Series that are read when they are asked for."""
 
-    def __init__(self, telemetry: Telemetry, caches: Caches, queue: WorkQueue) -> None:
+    def __init__(self, telemetry: Telemetry, caches: Caches, queue: WorkQueue, leads: Callable[[], bool]) -> None:
         self._telemetry = telemetry
         self._caches = caches
         self._queue = queue
+        self._leads = leads
 
     def describe(self) -> Iterable[Metric]:
         """Nothing is known before the first scrape."""
@@ -147,6 +153,8 @@ class _Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All series of now."""
+        leads = self._leads()
+        yield _gauge("tuning_operator_leader", "1 while this process acts, 0 while it stands by", float(leads))
         yield _gauge("tuning_operator_queue_depth", "Runs that wait for a look", len(self._queue))
         yield _gauge("tuning_operator_deadlines", "Runs that will be looked at at a set time", self._queue.deadlines)
         yield _gauge("tuning_operator_loop_lag_seconds", "Longest delay of the event loop of late", self._telemetry.lag)
@@ -157,7 +165,7 @@ class _Figures(Collector):
         for informer in self._caches.all():
             objects.add_metric((informer.kind,), len(informer))
             silence.add_metric((informer.kind,), informer.silence)
-        yield from (objects, silence, *_runs(self._caches))
+        yield from (objects, silence, *(_runs(self._caches) if leads else ()))
 
 
 def _runs(caches: Caches) -> tuple[Metric, ...]:
@@ -166,26 +174,46 @@ def _runs(caches: Caches) -> tuple[Metric, ...]:
     )
     numbers = {
         "attempt": _family("tuningrun_status_attempt", "Number of the present attempt"),
+        "countedFailures": _family(
+            "tuningrun_status_counted_failures", "Failures since the last new checkpoint that count for maxAttempts"
+        ),
         "step": _family("tuningrun_status_step", "Finished steps, as the status says"),
         "targetSteps": _family("tuningrun_status_target_steps", "Steps of the whole run; absent while unknown"),
         "reward": _family("tuningrun_status_reward_mean", "Mean reward of the last step, as the status says"),
         "gpuSeconds": _family("tuningrun_status_gpu_seconds", "Seconds times GPUs of the run's pods"),
         "podSeconds": _family("tuningrun_status_pod_seconds", "Seconds of the run's pods"),
+        "activeSeconds": _family("tuningrun_status_active_seconds", "Seconds in which ended attempts were running"),
         "startTime": _family("tuningrun_status_start_timestamp_seconds", "When the present attempt began"),
     }
+    ended = GaugeMetricFamily(
+        "tuningrun_status_ended_attempts",
+        "Attempts that ended before the present one, of the last ten, by how and why",
+        labels=(*_LABELS, "outcome", "cause"),
+    )
+    totals = dict.fromkeys(Phase, 0)
     for view in caches.runs.views():
         place = (view.namespace, view.name)
+        # A run without a phase has just come.
+        totals[Phase(view.phase or Phase.PENDING)] += 1
         for phase in Phase:
             phases.add_metric((*place, phase), 1.0 if view.phase == phase else 0.0)
-        for name, value in _numbers(view.parsed()["status"]):
+        status = view.parsed()["status"]
+        for name, value in _numbers(status):
             numbers[name].add_metric(place, value)
-    return (phases, *numbers.values())
+        kinds = Counter((item["outcome"], item.get("cause") or "") for item in status.get("history") or ())
+        for kind, count in kinds.items():
+            ended.add_metric((*place, *kind), count)
+    sums = GaugeMetricFamily("tuning_operator_runs", "Runs by phase", labels=("phase",))
+    for phase, count in totals.items():
+        sums.add_metric((phase,), count)
+    return (sums, phases, ended, *numbers.values())
 
 
 def _numbers(status: dict[str, Any]) -> Iterator[tuple[str, float]]:
     attempt, progress, usage = (status.get(part) or {} for part in ("attempt", "progress", "usage"))
     found = {"attempt": attempt.get("number"), "step": progress.get("step"), "targetSteps": progress.get("targetSteps")}
-    found |= {name: usage.get(name) for name in ("gpuSeconds", "podSeconds")}
+    found |= {name: usage.get(name) for name in ("gpuSeconds", "podSeconds", "activeSeconds")}
+    found |= {"countedFailures": attempt.get("countedFailures")}
     yield from ((name, float(value)) for name, value in found.items() if value is not None)
     started = from_text(attempt.get("startTime"))
     if started is not None:

@@ -16,6 +16,11 @@ from tuning_operator.cluster.queue import WorkQueue
 from tuning_operator.telemetry import JsonLines, Telemetry
 
 
+def leading() -> bool:
+    """Whether this process acts: it does."""
+    return True
+
+
 @pytest.fixture
 def caches() -> Caches:
     found = some_caches()
@@ -27,7 +32,7 @@ def caches() -> Caches:
 async def test_health_waits_for_all_copies() -> None:
     shown, caches = Telemetry(), some_caches()
     assert shown.complaint() == "not connected yet"
-    shown.show(caches, WorkQueue())
+    shown.show(caches, WorkQueue(), leading)
     assert shown.complaint() == "TuningRun is not read yet"
     for informer in caches.all():
         informer.synced.set()
@@ -36,21 +41,21 @@ async def test_health_waits_for_all_copies() -> None:
 
 async def test_a_watch_that_lost_the_server_is_unhealthy(caches: Caches, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Telemetry()
-    shown.show(caches, WorkQueue())
+    shown.show(caches, WorkQueue(), leading)
     monkeypatch.setattr(telemetry, "STALE_SECONDS", -1.0)
     assert shown.complaint().startswith("nothing was heard of TuningRun")
 
 
 async def test_a_late_loop_is_unhealthy(caches: Caches, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Telemetry()
-    shown.show(caches, WorkQueue())
+    shown.show(caches, WorkQueue(), leading)
     monkeypatch.setattr(Telemetry, "lag", 9.0)
     assert shown.complaint() == "the event loop is 9.0 s late"
 
 
 async def test_a_runs_series_live_as_long_as_its_object(caches: Caches) -> None:
     shown = Telemetry()
-    shown.show(caches, WorkQueue())
+    shown.show(caches, WorkQueue(), leading)
     progress = {"step": 3, "targetSteps": 12, "reward": "0.432"}
     raw = a_run_object(status={**RUNNING, "progress": progress, "usage": {"gpuSeconds": 600}})
     caches.runs.put(raw)
@@ -63,9 +68,39 @@ async def test_a_runs_series_live_as_long_as_its_object(caches: Caches) -> None:
     assert 'run="math-agent"' not in generate_latest(shown.registry).decode()
 
 
+async def test_only_the_leader_tells_of_runs_so_that_each_has_one_series(caches: Caches) -> None:
+    caches.runs.put(a_run_object(status=RUNNING))
+    for leads in (True, False):
+        shown = Telemetry()
+        shown.show(caches, WorkQueue(), lambda leads=leads: leads)  # type: ignore[misc]
+        text = generate_latest(shown.registry).decode()
+        assert f"tuning_operator_leader {float(leads)}" in text
+        assert ('run="math-agent"' in text) is leads
+        assert ("tuning_operator_runs{" in text) is leads
+        assert 'tuning_operator_objects{kind="TuningRun"} 1.0' in text
+
+
+async def test_runs_are_counted_by_phase_and_their_ended_attempts_by_cause(caches: Caches) -> None:
+    shown = Telemetry()
+    shown.show(caches, WorkQueue(), leading)
+    lost = {"number": 1, "outcome": "Failed", "cause": "HeadLost", "counted": True}
+    history = [lost, lost | {"number": 2}, {"number": 3, "outcome": "Stopped"}]
+    attempt = RUNNING["attempt"] | {"number": 4, "countedFailures": 2}
+    caches.runs.put(a_run_object(status={**RUNNING, "phase": "Suspended", "attempt": attempt, "history": history}))
+    caches.runs.put(a_run_object(metadata={"name": "new", "uid": "another"}, status={}))
+    text = generate_latest(shown.registry).decode()
+    ended = 'tuningrun_status_ended_attempts{{cause="{}",namespace="ml",outcome="{}",run="math-agent"}} {}'
+    assert ended.format("HeadLost", "Failed", "2.0") in text
+    assert ended.format("", "Stopped", "1.0") in text
+    assert 'tuningrun_status_counted_failures{namespace="ml",run="math-agent"} 2.0' in text
+    assert 'tuning_operator_runs{phase="Suspended"} 1.0' in text
+    assert 'tuning_operator_runs{phase="Pending"} 1.0' in text
+    assert 'tuning_operator_runs{phase="Running"} 0.0' in text
+
+
 async def test_a_reward_that_is_not_there_yet_has_no_sample(caches: Caches) -> None:
     shown = Telemetry()
-    shown.show(caches, WorkQueue())
+    shown.show(caches, WorkQueue(), leading)
     caches.runs.put(a_run_object(status={**RUNNING, "progress": {"step": 0, "reward": "-"}}))
     assert 'tuningrun_status_reward_mean{namespace="ml"' not in generate_latest(shown.registry).decode()
 

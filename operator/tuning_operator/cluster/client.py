@@ -7,7 +7,7 @@ requests but the watches.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self
@@ -57,16 +57,24 @@ class Selection:
 class ApiClient:
     """Requests to one API server as one identity; an async context manager."""
 
-    def __init__(self, credentials: Credentials, observer: RequestObserver, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        observer: RequestObserver,
+        timeout: float = 30.0,
+        may_write: Callable[[], None] | None = None,
+    ) -> None:
         """Make no connection yet.
 
         Args:
             credentials: Where to, and as whom.
             observer: Is told of every request.
             timeout: Seconds for a request; watches have their own.
+            may_write: Raises Deposed when nothing may be written now; None: everything may, at any time.
         """
         self._credentials = credentials
         self._observer = observer
+        self._may_write = may_write
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
         self._session: aiohttp.ClientSession | None = None
         self._hold_until = 0.0
@@ -196,6 +204,8 @@ class ApiClient:
 
     async def _call(self, verb: str, resource: Resource, path: str, body: Manifest | None = None) -> dict[str, Any]:
         await self._held()
+        if self._may_write is not None and _METHODS[verb] != "GET":
+            self._may_write()
         more: dict[str, Any] = {}
         if body is not None:
             more = {"data": orjson.dumps(body), "headers": {"Content-Type": _MERGE if verb == "patch" else _JSON}}

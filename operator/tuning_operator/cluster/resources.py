@@ -1,7 +1,7 @@
 """The kinds of objects that the operator talks about, and where the API server serves them.
 
-Read by `client`, `informer` and the wiring. `RIGHTS` is the exact list of rights that the code uses; the chart's
-roles are tested against it.
+Read by `client`, `informer` and the wiring. `RIGHTS` and `OWN_RIGHTS` are the exact lists of rights that the code
+uses; the chart's roles are tested against them.
 """
 
 from dataclasses import dataclass
@@ -35,6 +35,7 @@ PODS = Resource("", "v1", "pods", "Pod")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 BY_KIND = {item.kind: item for item in (TUNING_RUNS, RAY_CLUSTERS, JOBS, PODS, CLAIMS, CONFIG_MAPS, EVENTS)}
 
@@ -48,4 +49,9 @@ RIGHTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "configmaps", ("create", "get")),
     ("events.k8s.io", "events", ("create",)),
 )
-"""(API group, resource, verbs): all rights that the code uses, nothing more."""
+"""(API group, resource, verbs): all rights that the code uses where runs are, nothing more."""
+
+OWN_RIGHTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("coordination.k8s.io", "leases", ("create", "get", "patch")),
+)
+"""The same for the operator's own namespace."""
