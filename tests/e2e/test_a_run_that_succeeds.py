@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -153,11 +154,15 @@ def test_deleting_a_run_in_mid_run_removes_everything_but_a_retained_claim(insta
         selector = f"agenttuning.io/run={name}"
         for kind in ("pods", "jobs", "rayclusters", "configmaps"):
             left = partial(installation.cluster.objects, kind, installation.namespace, selector)
-            wait_for(f"end of the {kind} of {name}", lambda left=left: not left(), 90)
+            wait_for(f"end of the {kind} of {name}", partial(_none, left), 90)
     time.sleep(2)
     for name, retained in kept.items():
         claim = installation.cluster.find("pvc", claim_of(made[name]), installation.namespace)
         assert (claim is not None) == retained, name
+
+
+def _none(objects: Callable[[], list[Object]]) -> bool:
+    return not objects()
 
 
 def job_is_made(here: Installation, name: str) -> Object | None:
