@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.driver.services import TOKEN, FakeRay, running
 from tests.unit.sidecar.documents import a_record, a_result, a_run, append, directory_of
-from tests.unit.sidecar.processes import SOURCES, a_sidecar, eventually
+from tests.unit.sidecar.processes import SOURCES, a_sidecar, a_small_volume, eventually, fill
 from tuning_contract import environment
 from tuning_contract.checkpoint import write_atomically
 from tuning_contract.result import FAILED, STOPPED
@@ -153,6 +153,30 @@ def test_a_run_that_was_asked_to_stop_ends_as_stopped_with_its_checkpoint(tmp_pa
     assert message is not None
     assert (message.outcome, message.cause, message.step, message.target_steps) == ("Stopped", "", 7, 12)
     assert message.checkpoint == result.checkpoint
+
+
+def test_a_run_on_a_full_volume_ends_with_the_words_of_ray(tmp_path: Path) -> None:
+    ray = FakeRay()
+    words = "Job entrypoint command failed with exit code 10, last available logs:\n"
+    words += "the result cannot be written: [Errno 28] No space left on device"
+    mounted = tmp_path / "mount"
+    mounted.mkdir()
+    with a_small_volume(mounted) as volume:
+        append(directory_of(RUN, volume).metrics, a_record(3, time.time()))
+        fill(volume / "full")
+        ray.logs = "step 3: reward 0.03\n"
+        ray.ends(JOB, "FAILED", words, 10)
+        with (
+            running(ray),
+            a_sidecar(RUN, volume, document=tmp_path / "run.json") as sidecar,
+            Driver(tmp_path, ray.url, f"http://127.0.0.1:{sidecar.port}") as driver,
+        ):
+            assert driver.process.wait(timeout=20) == EXIT_FAILED
+            message = driver.message
+            assert "step 3: reward 0.03\n" in driver.printed
+    assert message is not None
+    assert (message.outcome, message.cause, message.step) == ("Failed", "StorageFailed", 3)
+    assert words in message.message
 
 
 def test_a_standstill_is_a_verdict(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The processes that these tests start: the sidecar itself, and a real Prometheus."""
+"""What these tests start: the sidecar itself, a real Prometheus, and a volume that is soon full."""
 
 import http.client
 import json
@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from tuning_contract import environment
 from tuning_contract.run_document import RunDocument
@@ -140,3 +142,24 @@ def a_prometheus(folder: Path) -> Iterator[Prometheus]:
     finally:
         process.terminate()
         process.wait(timeout=20)
+
+
+@contextmanager
+def a_small_volume(folder: Path) -> Iterator[Path]:
+    """A file system of 256 KiB of its own."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"this needs the right to mount: {mounted.stderr.decode()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        path.write_bytes(b"x" * 1024 * 1024)
+    with pytest.raises(OSError, match="No space left"):
+        path.with_name("rest").write_bytes(b"x")

@@ -6,13 +6,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.unit.sidecar.documents import a_record, a_result, a_run, append, directory_of
-from tests.unit.sidecar.processes import Sidecar, a_sidecar, eventually
+from tests.unit.sidecar.processes import Sidecar, a_sidecar, a_small_volume, eventually, fill
 from tuning_contract.checkpoint import write_atomically
 from tuning_contract.progress import Progress
 from tuning_contract.result import STOPPED
@@ -113,27 +112,6 @@ def test_without_a_result_that_somebody_waits_for_it_goes_at_once(tmp_path: Path
         started = time.monotonic()
         assert sidecar.stop() == 0
         assert time.monotonic() - started < 1.5
-
-
-@contextmanager
-def a_small_volume(folder: Path) -> Iterator[Path]:
-    """A file system of 256 KiB of its own."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"this needs the right to mount: {mounted.stderr.decode()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    with pytest.raises(OSError, match="No space left"):
-        path.write_bytes(b"x" * 1024 * 1024)
-    with pytest.raises(OSError, match="No space left"):
-        path.with_name("rest").write_bytes(b"x")
 
 
 def test_on_a_full_volume_it_serves_on_and_still_takes_a_request_to_stop(tmp_path: Path) -> None:
