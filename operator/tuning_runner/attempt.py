@@ -1,6 +1,6 @@
 """One attempt of a run, from run.json to result.json: the order of everything, and nothing else.
 
-Called by `__main__`. Fencing and the marker `started` come before any work, so that a replaced head never trains
+Called by `training`. Fencing and the marker `started` come before any work, so that a replaced head never trains
 twice; the base model is judged before step 1 and the last checkpoint after the last step, over the same path. Not
 here: how anything is trained or judged (`engine.Engine`).
 """
@@ -8,16 +8,16 @@ here: how anything is trained or judged (`engine.Engine`).
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tuning_contract.causes import Cause
-from tuning_contract.checkpoint import write_atomically
+from tuning_contract.checkpoint import complete_checkpoints, write_atomically
 from tuning_contract.directory import RunDirectory
 from tuning_contract.metrics import TRAINER
 from tuning_contract.result import EvaluationFigures
 from tuning_contract.run_document import RunDocument
-from tuning_contract.termination import EXIT_FAILED, EXIT_SUCCEEDED
+from tuning_contract.termination import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED
 from tuning_runner.checkpoints import (
     CheckpointStore,
     Fence,
@@ -31,10 +31,13 @@ from tuning_runner.engine import Context, Engine, Held, Inputs, Resume, Trained
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.evaluation import Evaluation, recorded_evaluations
 from tuning_runner.metrics_writer import MetricsWriter, written_records
+from tuning_runner.origin import find_origin, require_continuation
 from tuning_runner.outcome import Ending, Failure, failure_of, finished_result, write_result, written_result
 from tuning_runner.provenance import write_provenance
 from tuning_runner.ray_cluster import joined
+from tuning_runner.reserve import keep_reserve, release_reserve
 from tuning_runner.sources import Sources
+from tuning_runner.stopping import Stop, StopError
 
 EngineFactory = Callable[[Inputs], Engine]
 
@@ -56,13 +59,17 @@ class Attempt:
         number: of the attempt, from 1.
         directory: of the run on the volume.
         make_engine: called after the inputs are loaded, since it may import a training library.
+        stop: whether it was asked to stop.
     """
 
-    def __init__(self, run: RunDocument, number: int, directory: RunDirectory, make_engine: EngineFactory) -> None:
+    def __init__(
+        self, run: RunDocument, number: int, directory: RunDirectory, make_engine: EngineFactory, stop: Stop
+    ) -> None:
         self._run = run
         self._number = number
         self._directory = directory
         self._make_engine = make_engine
+        self._stop = stop
         self._fence = Fence(directory, number)
         self._progress = _Progress()
 
@@ -79,7 +86,11 @@ class Attempt:
         except SupersededError as error:
             say(f"stopped without a result: {error}")
             return EXIT_FAILED
+        except StopError:
+            self._stop.begin_ending()
+            return self._stopped()
         except Exception as error:
+            self._stop.begin_ending()
             return self._fail(failure_of(error))
         return EXIT_SUCCEEDED
 
@@ -104,10 +115,14 @@ class Attempt:
         self._directory.result.unlink(missing_ok=True)
         # Half a model that a killed attempt left is in nobody's count of free space.
         remove_leftovers(self._directory.final)
+        keep_reserve(self._directory)
+        self._stop.raise_if_requested()
         return True
 
     def _work(self) -> None:
+        origin = self._origin()
         inputs = self._load()
+        self._stop.raise_if_requested()
         engine = self._make_engine(inputs)
         try:
             plan = engine.plan(self._run, len(inputs.train.rows))
@@ -117,13 +132,28 @@ class Attempt:
                 message = f"{self._run.algorithm.epochs} epochs of {rows} rows are less than one batch of {batch}"
                 raise RunError(Cause.CONFIG_INVALID, message)
             engine.check()
-            with MetricsWriter(self._directory, self._number, plan.target_steps) as metrics:
+            fingerprint = engine.fingerprint()
+            store = CheckpointStore(self._fence, self._run.checkpoint.keep_last, say)
+            found = store.newest(fingerprint)
+            resume = Resume(*found) if found else origin
+            if resume is origin and origin is not None:
+                require_continuation(origin, fingerprint, plan.target_steps)
+            self._progress.step = resume.step if resume else 0
+            with MetricsWriter(self._directory, self._number, plan.target_steps, self._progress.step) as metrics:
+                context = Context(inputs, plan.target_steps, fingerprint, self._fence, store, metrics)
                 try:
-                    self._train(engine, inputs, metrics)
+                    self._train(engine, context, resume)
                 finally:
                     self._progress.step = max(self._progress.step, metrics.last_step)
         finally:
             engine.close()
+
+    def _origin(self) -> Resume | None:
+        """What the run begins with when it has no checkpoint of its own; another run's, if it names one."""
+        wanted = self._run.checkpoint.resume_from
+        if wanted is None or complete_checkpoints(self._directory.checkpoints):
+            return None
+        return find_origin(wanted, say)
 
     def _load(self) -> Inputs:
         sources = Sources(self._run, self._directory, say)
@@ -132,16 +162,10 @@ class Attempt:
         sizes = "".join(f", {len(entry.dataset.rows)} in {entry.settings.name}" for entry in held)
         say(f"dataset: {len(train.rows)} training tasks{sizes}")
         model = sources.base_model()
-        return Inputs(self._run, self._number, self._directory, train, held, model, sources.found)
+        return Inputs(self._run, self._number, self._directory, train, held, model, sources.found, self._stop)
 
-    def _train(self, engine: Engine, inputs: Inputs, metrics: MetricsWriter) -> None:
-        fingerprint = engine.fingerprint()
-        store = CheckpointStore(self._fence, self._run.checkpoint.keep_last, say)
-        context = Context(inputs, self._progress.target_steps, fingerprint, self._fence, store, metrics)
-        found = store.newest(fingerprint)
-        resume = Resume(*found) if found else None
-        if resume is not None:
-            self._progress.step = resume.manifest.step
+    def _train(self, engine: Engine, context: Context, resume: Resume | None) -> None:
+        inputs = context.inputs
         baseline = self._baseline(engine, context)
         self._progress.evaluation += [entry.figures for entry in baseline if entry.figures]
         trained = engine.train(context, resume)
@@ -153,10 +177,9 @@ class Attempt:
         # One that an earlier attempt left without a result proves nothing, and the volume may have room for one only.
         shutil.rmtree(self._directory.final, ignore_errors=True)
         publish_folder(self._directory.final, self._fence, lambda folder: engine.export(trained.checkpoint, folder))
-        write_provenance(inputs, dict(fingerprint), self._directory.final)
+        write_provenance(inputs, dict(context.fingerprint), self._directory.final)
         if problem := engine.verdict(self._directory).problem:
             raise RunError(Cause.INCOMPLETE_STEPS, problem)
-        self._fence.raise_if_superseded()
         missing = [entry.dataset for entry in (*baseline, *final) if entry.figures is None]
         message = f"no evaluation figure for {', '.join(dict.fromkeys(missing))}: too many episodes without a score"
         ending = Ending(
@@ -166,7 +189,11 @@ class Attempt:
             evaluation=tuple(self._progress.evaluation),
             metrics=self._values(trained),
         )
+        self._stop.raise_if_requested()
+        self._stop.begin_ending()  # a result that proves success is not taken back
+        self._fence.raise_if_superseded()
         write_result(self._directory, self._run, self._number, ending)
+        release_reserve(self._directory)
         say(f"finished: {trained.step} of {self._progress.target_steps} steps")
 
     def _baseline(self, engine: Engine, context: Context) -> list[Evaluation]:
@@ -189,19 +216,30 @@ class Attempt:
         written = [record.values for record in records if record.role == TRAINER and record.step == trained.step]
         return trained.values or (written[-1] if written else {})
 
+    def _stopped(self) -> int:
+        """The end of an attempt that was asked to stop: a later one goes on from the newest checkpoint."""
+        complete = complete_checkpoints(self._directory.checkpoints)
+        step = max(self._progress.step, complete[-1][1].step if complete else 0)
+        say(f"stopped after step {step}, as it was asked to")
+        return self._end(Ending(step, self._progress.target_steps, stopped=True), EXIT_STOPPED)
+
     def _fail(self, failure: Failure) -> int:
         say(f"failed: {failure.cause.value}: {failure.message}")
+        return self._end(Ending(self._progress.step, self._progress.target_steps, failure), EXIT_FAILED)
+
+    def _end(self, ending: Ending, code: int) -> int:
+        """Write the result with what was judged so far; the exit code."""
+        ending = replace(ending, evaluation=tuple(self._progress.evaluation))
         try:
             self._fence.raise_if_superseded()
-            ending = Ending(
-                step=self._progress.step,
-                target_steps=self._progress.target_steps,
-                failure=failure,
-                evaluation=tuple(self._progress.evaluation),
-            )
-            write_result(self._directory, self._run, self._number, ending)
+            try:
+                write_result(self._directory, self._run, self._number, ending)
+            except OSError:
+                # Most likely the volume is full.
+                release_reserve(self._directory)
+                write_result(self._directory, self._run, self._number, ending)
         except SupersededError as error:
             say(f"no result is written: {error}")
         except OSError as error:
             say(f"the result cannot be written: {error}")
-        return EXIT_FAILED
+        return code

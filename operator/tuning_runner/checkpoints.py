@@ -105,7 +105,9 @@ class CheckpointStore:
                 _delete(folder)
                 continue
             if fields := differing_fields(fingerprint, manifest.fingerprint):
-                raise RunError(Cause.CONFIG_INVALID, _mismatch(folder, fields, fingerprint, manifest.fingerprint))
+                listed = differences(fields, fingerprint, manifest.fingerprint)
+                message = f"checkpoint {folder.name} was made with other settings: {listed}"
+                raise RunError(Cause.CONFIG_INVALID, message)
             return folder, manifest
         return None
 
@@ -153,6 +155,6 @@ def publish_folder(target: Path, fence: Fence, write: Callable[[Path], None]) ->
     return target
 
 
-def _mismatch(folder: Path, fields: tuple[str, ...], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    listed = ", ".join(f"{name} ({theirs.get(name)!r} there, {mine.get(name)!r} here)" for name in fields)
-    return f"checkpoint {folder.name} was made with other settings: {listed}"
+def differences(fields: tuple[str, ...], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What differs between this run's fingerprint and a checkpoint's, in words."""
+    return ", ".join(f"{name} ({theirs.get(name)!r} there, {mine.get(name)!r} here)" for name in fields)

@@ -1,10 +1,11 @@
 """Standard output of the runner, teed to the attempt's log on the volume.
 
-Called by `__main__`, first of all. Output goes straight into the file and is copied to the old standard output from
-there, so that whatever a crash leaves behind is in the file, and lines of child processes and native libraries are
-too.
+Called by `supervision`, first of all; the training process inherits it. Output goes straight into the file and is
+copied to the old standard output from there, so that whatever a crash leaves behind is in the file, and lines of child
+processes and native libraries are too.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -77,5 +78,6 @@ def _flush() -> None:
 
 
 def say(text: str) -> None:
-    """Print one line of progress."""
-    print(writable(text), flush=True)  # noqa: T201 - the runner's log is its standard output
+    """Print one line of progress. A full volume loses the line, not the run: what is saved and told next finds out."""
+    with contextlib.suppress(OSError):
+        print(writable(text), flush=True)  # noqa: T201 - the runner's log is its standard output

@@ -17,6 +17,7 @@ from tuning_runner.dataset import Dataset
 from tuning_runner.evaluation import Evaluation
 from tuning_runner.metrics_writer import MetricsWriter
 from tuning_runner.sources import BaseModel
+from tuning_runner.stopping import Stop
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Inputs:
     model: BaseModel
     hub: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Repository, revision and commit of each source on the hub: `model`, `train`, `evaluation/<name>`."""
+    stop: Stop = field(default_factory=Stop)
+    """Whether the attempt was asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,17 @@ class Context:
 
 @dataclass(frozen=True)
 class Resume:
-    """Where training goes on: a whole checkpoint with the run's fingerprint."""
+    """Where training goes on: a whole checkpoint with the run's fingerprint, this run's or another's."""
 
     folder: Path
     manifest: Manifest
+    weights_only: bool = False
+    """Only its weights are taken, of whatever run: the training begins with step 1 and a fresh optimizer."""
+
+    @property
+    def step(self) -> int:
+        """Finished steps with which the training begins."""
+        return 0 if self.weights_only else self.manifest.step
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,10 @@ class Verdict:
 
 
 class Engine(Protocol):
-    """Trains one run in one attempt. Methods raise RunError with the cause; they are called in the order below."""
+    """Trains one run in one attempt. They are called in the order below.
+
+    All methods raise RunError with the cause, and StopError soon after `Inputs.stop` was requested.
+    """
 
     def plan(self, run: RunDocument, rows: int) -> Plan:
         """Steps of the run; pure arithmetic, nothing is loaded."""
@@ -108,7 +121,11 @@ class Engine(Protocol):
         ...
 
     def train(self, context: Context, resume: Resume | None) -> Trained:
-        """All steps that are left, with the evaluations and checkpoints that fall between them."""
+        """All steps that are left, with the evaluations and checkpoints that fall between them.
+
+        Raises:
+            StopError: the attempt was asked to stop; every finished step is in a checkpoint.
+        """
         ...
 
     def export(self, checkpoint: Path, final: Path) -> None:

@@ -22,8 +22,10 @@ from tuning_runner.episodes.runner import EpisodeRunner, RunnerSettings
 from tuning_runner.episodes.session import ModelLimits
 from tuning_runner.episodes.workers import WorkerPool, WorkerSettings
 from tuning_runner.ray_cluster import own_address
+from tuning_runner.stopping import StopError
 
 T = TypeVar("T")
+_ABANDONING_SECONDS = 1.0
 
 
 class EpisodeHost:
@@ -92,10 +94,23 @@ class EpisodeHost:
         return self._gateway.open_sessions if self._gateway is not None else 0
 
     def run(self, batch: EpisodeBatch) -> list[EpisodeResult]:
-        """All episodes of a batch, in the order of tasks, then members; RunError as `EpisodeRunner.run`."""
+        """All episodes of a batch, in the order of tasks, then members.
+
+        Raises:
+            RunError: as `EpisodeRunner.run`.
+            StopError: the episodes are abandoned, with the records that could be had.
+        """
         if self._runner is None:
             raise RuntimeError("the gateway is not open")
-        return self._submit(self._runner.run(batch)).result()
+        work = self._submit(self._runner.run(batch))
+        try:
+            return work.result()
+        except StopError as error:
+            # Their processes are killed; one that cannot be, since its node is gone, is not waited for.
+            self._loop.call_soon_threadsafe(self._runner.abandon)
+            with contextlib.suppress(Exception):
+                error.records = tuple(result.record for result in work.result(timeout=_ABANDONING_SECONDS))
+            raise
 
     def close(self) -> None:
         """Stop gateway and workers."""

@@ -18,14 +18,26 @@ from tuning_runner.episodes.lines import open_for_lines
 
 
 def written_records(directory: RunDirectory) -> tuple[MetricRecord, ...]:
-    """All records of the run so far, oldest first; lines that a killed attempt left half are passed over."""
+    """The records of the run that count, oldest first.
+
+    A step that was trained again, after an attempt that ended before it was saved, takes the place of the first one
+    and of all that came after that, evaluations included. Lines that a killed attempt left half are passed over.
+    """
     if not directory.metrics.is_file():
         return ()
-    records = []
+    records: list[MetricRecord] = []
     for line in directory.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
         with contextlib.suppress(ValueError):
             records.append(MetricRecord.from_line(line))
-    return tuple(records)
+    first: dict[int, int] = {}
+    """The lowest step that each attempt trained after the record in hand."""
+    counting = []
+    for record in reversed(records):
+        if not any(attempt > record.attempt and step <= record.step for attempt, step in first.items()):
+            counting.append(record)
+        if record.role == TRAINER:
+            first[record.attempt] = min(record.step, first.get(record.attempt, record.step))
+    return tuple(reversed(counting))
 
 
 class MetricsWriter:
@@ -35,11 +47,17 @@ class MetricsWriter:
         directory: of the run.
         attempt: number of this attempt.
         target_steps: of the whole run.
+        resumed_step: of the checkpoint with which this attempt begins, 0 without one.
         clock: seconds since 1970.
     """
 
     def __init__(
-        self, directory: RunDirectory, attempt: int, target_steps: int, clock: Callable[[], float] = time.time
+        self,
+        directory: RunDirectory,
+        attempt: int,
+        target_steps: int,
+        resumed_step: int = 0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         from tensorboardX import SummaryWriter
 
@@ -49,7 +67,9 @@ class MetricsWriter:
         self.last_step = 0
         """Newest step that was written by this attempt."""
         self._file = open_for_lines(directory.metrics)
-        self._events: Any = SummaryWriter(logdir=str(directory.events), flush_secs=10)
+        # TensorBoard forgets what earlier attempts told of the steps that come again.
+        purged = resumed_step + 1 if directory.events.is_dir() else None
+        self._events: Any = SummaryWriter(logdir=str(directory.events), flush_secs=10, purge_step=purged)
 
     def __enter__(self) -> "MetricsWriter":
         return self

@@ -1,7 +1,7 @@
 """How an attempt ends: result.json, and the cause of an exception.
 
-Called by `attempt` only. An exception anywhere in the runner becomes a result with a cause and a message; what the user
-can act on (their own exception's text) stands first.
+Called by `attempt`, and by `supervision` for a training process that was killed. An exception anywhere in the runner
+becomes a result with a cause and a message; what the user can act on (their own exception's text) stands first.
 """
 
 import errno
@@ -17,7 +17,7 @@ from pathlib import Path
 from tuning_contract.causes import Cause
 from tuning_contract.checkpoint import complete_checkpoints, write_atomically
 from tuning_contract.directory import RunDirectory
-from tuning_contract.result import FAILED, SUCCEEDED, EvaluationFigures, RunResult
+from tuning_contract.result import FAILED, STOPPED, SUCCEEDED, EvaluationFigures, RunResult
 from tuning_contract.run_document import RunDocument
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.episodes.text import writable
@@ -44,12 +44,17 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(error.cause, error.message)
     name = type(error).__name__
     if is_lack_of_memory(error):
-        advice = "lower `algorithm.microBatchTokens` or give the head more memory"
-        return Failure(Cause.OUT_OF_MEMORY, f"{error or name}; {advice}")
+        return out_of_memory(str(error) or name)
     if _is_of_the_storage(error):
-        return Failure(Cause.STORAGE_FAILED, f"the volume refuses to be written or read: {error}")
+        return Failure(Cause.STORAGE_FAILED, f"the volume refuses to be written or read: {error}{_advice(error)}")
     trace = "".join(traceback.format_exception(error))[-3000:]
     return Failure(Cause.ENGINE_ERROR, f"{name}: {error}\n{trace}")
+
+
+def out_of_memory(said: str) -> Failure:
+    """The failure of an attempt that lacked memory, with what to change."""
+    advice = "lower `algorithm.microBatchTokens` or give the head more memory (`cluster.head.memory`)"
+    return Failure(Cause.OUT_OF_MEMORY, f"{said}; {advice}")
 
 
 def is_lack_of_memory(error: BaseException | None) -> bool:
@@ -62,11 +67,27 @@ def is_lack_of_memory(error: BaseException | None) -> bool:
 
 
 def _is_of_the_storage(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
-        return True
-    text = str(error)
-    number = _RUST_ERROR.search(text)
-    return bool(number and int(number[1]) in _STORAGE_ERRORS) or _TORCH_WRITE.search(text) is not None
+    return _number(error) in _STORAGE_ERRORS or _TORCH_WRITE.search(str(error)) is not None
+
+
+def _number(error: BaseException) -> int | None:
+    """The system's number of an error, whoever raised it."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = _RUST_ERROR.search(str(error))
+    return int(found[1]) if found else None
+
+
+def _advice(error: BaseException) -> str:
+    """What to change, where the number tells it."""
+    number = _number(error)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "; it is full: make the claim larger, or keep fewer checkpoints (`checkpoint.keepLast`)"
+    if number == errno.EROFS:
+        return "; it is mounted read-only: see why its storage did that, or mount it for writing"
+    if number in (errno.EIO, errno.ESTALE):
+        return "; its storage has a fault of its own: see the storage's and the node's logs"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +97,8 @@ class Ending:
     step: int
     target_steps: int
     failure: Failure | None = None
+    stopped: bool = False
+    """It was asked to stop; then it has no failure."""
     message: str = ""
     evaluation: tuple[EvaluationFigures, ...] = ()
     metrics: Mapping[str, float] | None = None
@@ -93,7 +116,7 @@ def write_result(directory: RunDirectory, run: RunDocument, attempt: int, ending
         run_uid=run.run.uid,
         run_digest=run.digest,
         attempt=attempt,
-        outcome=FAILED if failure else SUCCEEDED,
+        outcome=FAILED if failure else STOPPED if ending.stopped else SUCCEEDED,
         step=ending.step,
         target_steps=ending.target_steps,
         finished_at=time.time(),
@@ -101,7 +124,7 @@ def write_result(directory: RunDirectory, run: RunDocument, attempt: int, ending
         message=writable((failure.message if failure else ending.message)[:_LONGEST_MESSAGE]),
         checkpoint=_relative(directory, run, newest[0]) if newest else "",
         checkpoint_step=newest[1].step if newest else 0,
-        final_model="" if failure else _relative(directory, run, directory.final),
+        final_model="" if failure or ending.stopped else _relative(directory, run, directory.final),
         evaluation=ending.evaluation,
         metrics=ending.metrics or {},
     )

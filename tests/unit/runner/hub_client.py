@@ -12,9 +12,9 @@ from typing import Any
 
 from tuning_contract.directory import RunDirectory
 from tuning_contract.run_document import RunDocument
-from tuning_runner.__main__ import prepare_environment
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.sources import Sources
+from tuning_runner.training import prepare_environment
 
 LONGEST_PAUSE = 0.02
 """Seconds: the client waits between its own tries for up to 23."""

@@ -19,6 +19,7 @@ from tuning_runner.attempt import Attempt
 from tuning_runner.engine import Context, Held, Inputs, Plan, Resume, Trained, Verdict
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.evaluation import Evaluation
+from tuning_runner.stopping import Stop
 
 STEPS = 3
 
@@ -78,16 +79,18 @@ class Scene:
         self.directory = RunDirectory(root / DIRECTORY)
         self.run = replace(a_run_document(algorithm=an_algorithm(steps=STEPS)), **changes)
         self.calls: list[str] = []
+        self.stop = Stop()
 
     def attempt(self, number: int = 1, **at: Callable[[], None]) -> int:
         self.calls.clear()
+        self.stop = Stop()
         named = {name.replace("_", " "): action for name, action in at.items()}
 
         def make(inputs: Inputs) -> ScriptedEngine:
             assert inputs.directory == self.directory
             return ScriptedEngine(self.calls, named)
 
-        return Attempt(self.run, number, self.directory, make).execute()
+        return Attempt(self.run, number, self.directory, make, self.stop).execute()
 
     @property
     def result(self) -> RunResult:

@@ -15,11 +15,11 @@ from tuning_contract.checkpoint import write_atomically
 from tuning_contract.directory import RunDirectory
 from tuning_contract.result import RunResult
 from tuning_contract.run_document import HubSource, RunDocument
-from tuning_runner.__main__ import parse, prepare_environment
 from tuning_runner.console import Tee
 from tuning_runner.episodes.errors import RunError
 from tuning_runner.resources import available_cpus
 from tuning_runner.sources import uses_hub
+from tuning_runner.training import parse, prepare_environment
 
 
 def execute(root: Path, text: str) -> subprocess.CompletedProcess:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from tuning_contract.directory import RunDirectory
 from tuning_contract.metrics import MetricRecord
 from tuning_contract.result import RunResult
 from tuning_contract.run_document import RunDocument
+
+Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Volume:
         lines = [MetricRecord.from_line(line) for line in self.run.metrics.read_text().splitlines()]
         return [record for record in lines if record.role == role]
 
-    def start(self, run: RunDocument, attempt: int, source: Path = TINY) -> subprocess.Popen:
+    def environment(self, run: RunDocument, attempt: int, source: Path = TINY) -> dict[str, str]:
+        """The variables of the run's processes; run.json is written."""
         document = self.root / "run.json"
         document.write_text(run.to_text())
         environment = os.environ | {
@@ -44,8 +48,18 @@ class Volume:
             "TUNING_ATTEMPT": str(attempt),
         }
         environment.pop("RAY_ADDRESS", None)
+        return environment
+
+    def start(
+        self, run: RunDocument, attempt: int, source: Path = TINY, prefix: Sequence[str] = ()
+    ) -> subprocess.Popen:
+        """The Ray job's process, in a group of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "tuning_runner"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [*prefix, sys.executable, "-m", "tuning_runner"],
+            env=self.environment(run, attempt, source),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
     def execute(self, run: RunDocument, attempt: int = 1, source: Path = TINY) -> tuple[int, str]:

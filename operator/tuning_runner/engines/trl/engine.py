@@ -1,6 +1,6 @@
 """The TRL engine: implements `tuning_runner.engine.Engine` for one process on the CPU or on one GPU.
 
-`__main__` makes it, `attempt` drives it. A step is: its tasks from the schedule, their episodes through the gateway
+`training` makes it, `attempt` drives it. A step is: its tasks from the schedule, their episodes through the gateway
 with the weights of the step before, masks and advantages from `groups`, one optimizer update on all rows, one metric
 record.
 """
@@ -32,7 +32,7 @@ from tuning_runner.engines.trl.model import (
     model_problem,
     precision,
 )
-from tuning_runner.engines.trl.policy import BatchedPolicy, BatchLimits
+from tuning_runner.engines.trl.policy import BatchedPolicy, BatchLimits, Usage
 from tuning_runner.engines.trl.renderer import TokenizerRenderer
 from tuning_runner.engines.trl.sampling import Sampler
 from tuning_runner.engines.trl.settings import overrides, require_fit
@@ -47,6 +47,7 @@ from tuning_runner.metrics_writer import written_records
 from tuning_runner.outcome import is_lack_of_memory
 from tuning_runner.preflight import check_dry_episodes, dry_batch, require_free_space
 from tuning_runner.step_metrics import episode_values
+from tuning_runner.stopping import StopError
 from tuning_runner.transcripts import transcripts
 
 _TRANSCRIPTS_EVERY = 3
@@ -141,9 +142,12 @@ class TRLEngine:
 
     def train(self, context: Context, resume: Resume | None) -> Trained:
         """All steps that are left."""
-        if resume is not None:
-            self._load(resume.folder, resume.manifest.step)
-            say(f"resuming after step {resume.manifest.step} from {resume.folder}")
+        if resume is not None and resume.weights_only:
+            self._learner.load_weights(resume.folder)
+            say(f"beginning with the weights of {resume.folder}")
+        elif resume is not None:
+            self._load(resume.folder, resume.step)
+            say(f"resuming after step {resume.step} from {resume.folder}")
             recorded = recorded_evaluations(written_records(self._inputs.directory), self._step)
             # One that gave no figure, since its services were down, say, is worth another try.
             known = [name for name, evaluation in recorded.items() if evaluation.figures is not None]
@@ -152,12 +156,19 @@ class TRLEngine:
         say(f"training: {self._learner.trainable_parameters:,} of {self._serving.loaded.parameters:,} parameters")
         values: Mapping[str, float] = {}
         checkpoint = resume.folder if resume is not None else Path()
-        for step in range(self._step + 1, self._target_steps + 1):
-            values = self._train_step(context, step)
-            last = step == self._target_steps
-            if last or step % algorithm.save_every_steps == 0:
-                checkpoint = self._save(context)
-            self._judge_at_interval(context)
+        stop = self._inputs.stop
+        try:
+            for step in range(self._step + 1, self._target_steps + 1):
+                values = self._train_step(context, step)
+                last = step == self._target_steps
+                if last or step % algorithm.save_every_steps == 0:
+                    checkpoint = self._save(context)
+                self._judge_at_interval(context)
+        except StopError:
+            stop.begin_ending()
+            if stop.unsaved:
+                self._save(context)
+            raise
         return Trained(self._step, checkpoint, values)
 
     def _judge_at_interval(self, context: Context, known: Collection[str] = ()) -> None:
@@ -227,7 +238,9 @@ class TRLEngine:
             dataset_digest=self._inputs.train.digest,
             position=self._step * self._run.algorithm.batch_size,
         )
-        checkpoint = context.checkpoints.save(manifest, self._write_checkpoint)
+        with self._inputs.stop.deferred():
+            checkpoint = context.checkpoints.save(manifest, self._write_checkpoint)
+            self._inputs.stop.unsaved = False
         say(f"checkpoint {checkpoint.name} saved in {time.monotonic() - started:.1f} s")
         return checkpoint
 
@@ -247,9 +260,10 @@ class TRLEngine:
         policy = self._serving.policy
         policy.take_usage()
         policy.failure = None
+        self._inputs.stop.raise_if_requested()
         try:
             results = self._host.run(batch)
-        except RunError as error:
+        except (RunError, StopError) as error:
             journal.append(self._inputs.directory.episodes(batch.step), error.records)
             raise
         # The last episodes may have been cut off in the middle of a batch, and the weights are about to change.
@@ -286,8 +300,17 @@ class TRLEngine:
         algorithm = self._run.algorithm
         batch = EpisodeBatch(step, self._tasks(step), algorithm.group_size, step - 1, self._run.model.sampling)
         results = self._with_advantages(self._episodes(batch))
-        records = [result.record for result in results]
         usage = self._serving.policy.take_usage()
+        # What is asked for meanwhile comes when the step is whole: trained, counted and told.
+        with self._inputs.stop.deferred():
+            return self._learn(context, step, started, results, usage)
+
+    def _learn(
+        self, context: Context, step: int, started: float, results: Sequence[EpisodeResult], usage: Usage
+    ) -> Mapping[str, float]:
+        """The update from the episodes of a step, and all records of it."""
+        records = [result.record for result in results]
+        context.fence.raise_if_superseded()
         journal.append(self._inputs.directory.episodes(step), records)
         if failure := step_failure(records, self._run.rollout.max_failed_ratio):
             lack = self._serving.policy.failure
@@ -297,7 +320,9 @@ class TRLEngine:
         rolled = time.monotonic()
         update = self._learner.update(_training_rows(results))
         finished = time.monotonic()
+        context.fence.raise_if_superseded()
         self._step = step
+        self._inputs.stop.unsaved = True
         self._counters = _Counters(
             optimizer_steps=self._counters.optimizer_steps + 1,
             tokens=self._counters.tokens + update.trained_tokens,

@@ -11,14 +11,14 @@ import copy
 import hashlib
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from peft import PeftModel, set_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
 from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
@@ -224,16 +224,36 @@ class Learner:
         torch.save(state, folder / "training_state.pt")
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
-        if isinstance(self.model, PeftModel):
-            set_peft_model_state_dict(self.model, load_file(str(folder / _ADAPTER)))
-        else:
-            plain = type(self.model).from_pretrained(str(folder), dtype=torch.float32)
-            self.model.load_state_dict(plain.state_dict())
+        """Go on from what `save` wrote.
+
+        Raises:
+            RunError: ConfigInvalid, as `load_weights`.
+        """
+        self.load_weights(folder)
         state = torch.load(folder / "training_state.pt", map_location=self.model.device, weights_only=True)
         self._trainer.optimizer.load_state_dict(state["optimizer"])
         self._trainer.lr_scheduler.load_state_dict(state["scheduler"])
         torch.set_rng_state(state["rng"].cpu())
+
+    def load_weights(self, folder: Path) -> None:
+        """Take the weights (or adapter) that `save` wrote, and leave optimizer and schedule as they are.
+
+        Raises:
+            RunError: ConfigInvalid, when they are not of this model or of other adapters.
+        """
+        adapted = isinstance(self.model, PeftModel)
+        if adapted != (folder / _ADAPTER).is_file():
+            there, here = ("no adapter", "`algorithm.lora`") if adapted else ("an adapter", "no `algorithm.lora`")
+            message = f"checkpoint {folder} holds {there}, and this run has {here}: set it as the run that made it did"
+            raise RunError(Cause.CONFIG_INVALID, message)
+        if adapted:
+            weights = load_file(str(folder / _ADAPTER))
+            _require_shapes(folder, weights, get_peft_model_state_dict(self.model))
+            set_peft_model_state_dict(self.model, weights)
+        else:
+            plain = type(self.model).from_pretrained(str(folder), dtype=torch.float32).state_dict()
+            _require_shapes(folder, plain, self.model.state_dict())
+            self.model.load_state_dict(plain)
 
     def export(self, folder: Path) -> None:
         """The tuned model with adapters merged. The learner cannot be used afterwards."""
@@ -246,6 +266,19 @@ class Learner:
         for parameter in self._parameters:
             digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy())
         return digest.hexdigest()
+
+
+def _require_shapes(folder: Path, found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
+    """RunError ConfigInvalid for the first tensor that does not fit."""
+    for name in sorted({*found, *wanted}):
+        there = tuple(found[name].shape) if name in found else "not there"
+        here = tuple(wanted[name].shape) if name in wanted else "not there"
+        if there != here:
+            message = (
+                f"the weights in {folder} do not fit this run's model: {name} is {there} in the checkpoint and {here} "
+                "here: set `model` and `algorithm.lora` as the run that made it did"
+            )
+            raise RunError(Cause.CONFIG_INVALID, message)
 
 
 def _make_trainer(loaded: LoadedModel, run: RunDocument, target_steps: int, scratch: Path) -> Any:

@@ -101,8 +101,8 @@ class BatchedPolicy:
         self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
-        """End the thread after the batch in hand."""
-        self._thread.shutdown(wait=True)
+        """End the thread after the batch in hand, which nobody waits for any more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()

@@ -176,31 +176,6 @@ def test_other_settings_refuse_the_checkpoint_and_name_the_field(finished):
         volume.run.result.with_suffix(".kept").rename(volume.run.result)
 
 
-def test_a_runner_that_is_told_to_stop_ends_without_a_result_and_leaves_no_worker(tiny_model, tmp_path):
-    volume = Volume(tmp_path)
-    process = volume.start(a_run_document(tiny_model, algorithm=an_algorithm(steps=500)), attempt=1)
-    deadline = time.monotonic() + 120
-    while not volume.run.checkpoint(2).exists():
-        assert process.poll() is None, process.communicate()[0].decode()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    workers = [Path(path).name for path in Path("/proc").glob("[0-9]*") if parent_of(path) == process.pid]
-    assert workers
-    process.terminate()
-    output = process.communicate(timeout=30)[0].decode()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "stopped by a signal" in output
-    assert not volume.run.result.exists()
-    assert not any(Path("/proc", worker).exists() for worker in workers)
-
-
-def parent_of(path: Path) -> int:
-    try:
-        return int((path / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return -1
-
-
 RAISING = """
 import os
 from dataclasses import dataclass, field

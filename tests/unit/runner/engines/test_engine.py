@@ -198,7 +198,7 @@ def test_a_step_that_fails_for_lack_of_memory_ends_with_that_cause_and_not_its_e
 ) -> None:
     results = [an_episode(member, reward) for member, reward in enumerate([1.0, None, None, None])]
     script_episodes(bench, monkeypatch, results, lack)
-    context: Any = None  # nothing is written of a step that fails
+    context: Any = SimpleNamespace(fence=Fence(bench.directory, 2))  # nothing else is written of a step that fails
     with pytest.raises(type(lack), match="no memory"):
         TRLEngine._train_step(bench.engine, context, 1)
     outcomes = [json.loads(line)["outcome"] for line in bench.directory.episodes(1).read_text().splitlines()]
@@ -217,7 +217,7 @@ def test_a_step_that_fails_for_another_reason_keeps_that_cause(
 ) -> None:
     results = [an_episode(member, reward, outcome) for member, reward in enumerate([1.0, None, None, None])]
     script_episodes(bench, monkeypatch, results, failure)
-    context: Any = None
+    context: Any = SimpleNamespace(fence=Fence(bench.directory, 2))
     with pytest.raises(RunError) as caught:
         TRLEngine._train_step(bench.engine, context, 1)
     assert caught.value.cause is cause
