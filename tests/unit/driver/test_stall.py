@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.unit.sidecar.processes import eventually
 from tuning_contract.causes import Cause
 from tuning_contract.progress import Progress
 from tuning_contract.termination import EXIT_FAILED
-from tuning_driver.stall import FIRST_LIMIT, LEAST_LIMIT, LONGEST_LOOK, SLOWER, StallWatch
+from tuning_driver.stall import FIRST_LIMIT, KNOWN_AFTER, LEAST_LIMIT, LONGEST_LOOK, SLOWER, StallWatch
 from tuning_driver.verdict import judge
 
 NOTHING = Progress(attempt=1)
@@ -114,6 +115,12 @@ def test_a_run_of_slow_steps_has_ten_times_its_slowest_even_before_it_is_known()
     training.steps(1, seconds=3600)
     assert training.lasts(SLOWER * 3600 - 1) == ""
     assert training.lasts(1) != ""
+
+
+def test_the_page_tells_what_is_learned() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/stop-resume-and-retry.md").read_text()
+    words = {3: "three", 7200.0: "two hours", 1800.0: "half an hour", 10: "ten times"}
+    assert all(words[figure] in page for figure in (KNOWN_AFTER, FIRST_LIMIT, LEAST_LIMIT, SLOWER))
 
 
 def test_the_time_to_the_first_step_is_nothing_to_learn_from() -> None:

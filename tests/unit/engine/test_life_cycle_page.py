@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import a_run
 from tuning_contract.causes import Cause
 from tuning_operator.api.conditions import Phase
 from tuning_operator.engine import life_cycle_page
-from tuning_operator.engine.causes import CAUSES
+from tuning_operator.engine.causes import CAUSES, LONGEST_BACKOFF, UNCOUNTED_LIMIT
+from tuning_operator.engine.policies.stopping import MARGIN
 from tuning_operator.engine.transitions import TRANSITIONS, is_allowed
 
 ROOT = Path(__file__).parents[3]
@@ -52,3 +54,27 @@ def test_every_cause_is_explained() -> None:
 
 def test_every_rule_of_the_life_cycle_is_on_the_page() -> None:
     assert re.findall(r"^\| (\d+) \| ", TEXT, re.MULTILINE) == [str(number) for number in range(1, 14)]
+
+
+def test_the_figures_in_the_words_of_both_pages_are_those_of_the_code() -> None:
+    how_to = (ROOT / "docs/how-to/stop-resume-and-retry.md").read_text()
+    spec = a_run().spec
+    minutes = int(LONGEST_BACKOFF.total_seconds() // 60)
+    for text in (
+        f"`maxAttempts`, {spec.retry.max_attempts} by default",
+        f"ends the run after {UNCOUNTED_LIMIT} without a new checkpoint",
+        f"`backoffSeconds`, {spec.retry.backoff_seconds} by default",
+        f"up to {minutes} minutes",
+        f"| `startSeconds` | {spec.deadlines.start_seconds} |",
+        f"| `stopGraceSeconds` | {spec.deadlines.stop_grace_seconds} |",
+        f"and {int(MARGIN.total_seconds())} seconds more",
+    ):
+        assert text in how_to
+    for text in (
+        f"`retry.maxAttempts` ({spec.retry.max_attempts})",
+        f"the others after {UNCOUNTED_LIMIT}",
+        f"`retry.backoffSeconds` ({spec.retry.backoff_seconds})",
+        f"at most {minutes} minutes",
+        f"and {int(MARGIN.total_seconds())} seconds more",
+    ):
+        assert text in TEXT
