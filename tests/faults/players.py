@@ -154,7 +154,9 @@ class Player:
 
     def _delete(self, collection: str, item: Object) -> None:
         group, _, plural = collection.rpartition("/")
-        self.stage.delete(f"{group}/namespaces/{{}}/{plural}", item["metadata"]["name"])
+        path = f"{group}/namespaces/{self.stage.namespace}/{plural}/{item['metadata']['name']}"
+        # A Job would wait for a controller that leaves its pods behind.
+        self.stage.api.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
 
 class Cast:
