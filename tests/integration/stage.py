@@ -20,6 +20,8 @@ CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"
 MERGE = "application/merge-patch+json"
 COMPONENT_LABEL = "agenttuning.io/component"
 SIDECAR_ADDRESS = "127.0.0.1"
+ONCE = {"maxAttempts": 1}
+"""`spec.retry` of a run that fails with its first attempt."""
 
 
 class Stage:
@@ -240,7 +242,8 @@ class Stage:
     def take_away(self, name: str) -> None:
         """Delete a pod that runs on a node: it stays, on its way out, until its kubelet says that it is gone."""
         path = f"{PODS.format(self.namespace)}/{name}"
-        self.api.request("POST", f"{path}/binding", {"target": {"kind": "Node", "name": "some-node"}})
+        node = {"kind": "Node", "name": "some-node"}
+        self.api.request("POST", f"{path}/binding", {"metadata": {"name": name}, "target": node})
         self.api.request("DELETE", path)
 
     def collect_garbage(self) -> None:
@@ -298,9 +301,13 @@ class Stage:
         self.walk_to_the_job(**spec)
         return self.run_driver_pod()
 
-    def walk_on_to_the_job(self, attempt: int, workers: int = 0) -> None:
-        """Wait for the RayCluster of another attempt, and play KubeRay until its Job is made."""
+    def wait_for_attempt(self, attempt: int) -> None:
+        """Wait for the RayCluster of another attempt."""
         wait_for(f"RayCluster {attempt}", lambda: attempt_of(self.child(CLUSTERS)) == attempt)
+
+    def walk_on_to_the_job(self, attempt: int, workers: int = 0) -> None:
+        """Wait for another attempt, and play KubeRay until its Job is made; the workers are there already."""
+        self.wait_for_attempt(attempt)
         self.run_head_pod()
         self.set_cluster_ready(workers=workers)
         wait_for(f"Job {attempt}", lambda: attempt_of(self.child(JOBS)) == attempt)

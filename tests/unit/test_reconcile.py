@@ -157,7 +157,7 @@ async def test_what_is_left_of_an_ended_run_is_deleted_by_its_uid_the_cluster_fi
     async with server.client() as client:
         desk = Desk(client)
         desk.caches.runs.put(ended)
-        desk.memory.of(UID, NOW - timedelta(seconds=60))
+        desk.memory.of(UID, NOW - timedelta(seconds=80))
         desk.caches.clusters.put(a_child_object("RayCluster", f"{NAME}-1"))
         desk.caches.jobs.put(a_child_object("Job", f"{NAME}-1"))
         # A driver that never started: there is no log to keep.
