@@ -7,7 +7,7 @@ server directly, lives through its absence, and reads the run's folder where the
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.cluster.api import Api
 from tests.cluster.full import FullCluster
 from tests.cluster.node import HOLDER
 from tests.e2e.conftest import Installation
-from tests.harness import Object, condition, finished, wait_for
+from tests.harness import OPERATOR_NAMESPACE, RELEASE, CommandError, Object, condition, finished, wait_for
 
 RUNS = "/apis/agenttuning.io/v1alpha1/namespaces/{namespace}/tuningruns/{name}"
 LISTS = {
@@ -202,6 +202,27 @@ class Scene:
             return [*there, *self.children()]
 
         _wait_for_none(f"what is left of {self.name}", left, seconds)
+
+    def evidence(self) -> str:
+        """What there is to read of a run that did not come to its right end: status, pods, the ends of all logs."""
+        parts = [f"status: {json.dumps(self.status())}"]
+        parts += [f"pod {pod['metadata']['name']}: {pod['status'].get('phase')}" for pod in self.objects("pods") or []]
+        folder = self.folder
+        for log in sorted(folder.glob("logs/*/runner.log")) if folder else []:
+            parts.append(f"--- {log.parent.name}/{log.name}\n{_tail(log.read_text(errors='replace'))}")
+        selected = ["--selector", f"agenttuning.io/run={self.name},agenttuning.io/component=driver", "--prefix"]
+        of_operator = ["logs", f"deployment/{RELEASE}", "--namespace", OPERATOR_NAMESPACE, "--all-pods"]
+        with suppress(CommandError):
+            parts.append(f"--- drivers\n{_tail(self.kubectl('logs', *selected, '--tail=40'))}")
+        with suppress(CommandError):
+            lines = self.here.cluster.kubectl(*of_operator, "--since=15m").splitlines()
+            told = "\n".join(line for line in lines if self.name in line)
+            parts.append(f"--- operator\n{_tail(told)}")
+        return "\n".join(parts)
+
+
+def _tail(text: str, lines: int = 40) -> str:
+    return "\n".join(line[:500] for line in text.splitlines()[-lines:])
 
 
 def names(objects: Iterable[Object]) -> list[str]:

@@ -54,20 +54,29 @@ def test_a_run_comes_to_its_right_end_after(
     installation.cluster.ensure_namespace(namespace, RESTRICTED)
     scene = Scene(installation, cluster, kill.name, namespace)
     with scene.undo:
-        scene.start(*kill.run(scene))
-        wait_until(kill.when, scene)
-        kill.act(scene)
-        if kill.phase == GONE:
-            scene.wait_until_gone()
-            return
-        run = scene.end(kill.seconds)
-        assert_ended_as_expected(kill, run)
-        assert_steps_are_kept(kill, scene.steps())
-        if kill.phase == SUCCEEDED:
-            assert_one_reward_for_each_step(scene, run)
-        scene.wait_until_nothing_is_left()
-        scene.kubectl("delete", "trun", kill.name, "--wait=false")
+        try:
+            run_to_its_end(kill, scene)
+        except Exception as error:
+            error.add_note(scene.evidence())
+            raise
+
+
+def run_to_its_end(kill: Kill, scene: Scene) -> None:
+    """Apply the row's run, do to it what the row says, and compare what becomes of it."""
+    scene.start(*kill.run(scene))
+    wait_until(kill.when, scene)
+    kill.act(scene)
+    if kill.phase == GONE:
         scene.wait_until_gone()
+        return
+    run = scene.end(kill.seconds)
+    assert_ended_as_expected(kill, run)
+    assert_steps_are_kept(kill, scene.steps())
+    if kill.phase == SUCCEEDED:
+        assert_one_reward_for_each_step(scene, run)
+    scene.wait_until_nothing_is_left()
+    scene.kubectl("delete", "trun", kill.name, "--wait=false")
+    scene.wait_until_gone()
 
 
 def wait_until(when: str, scene: Scene) -> None:
