@@ -156,7 +156,9 @@ def install_operator(
 
 def remove_operator(cluster: Cluster) -> None:
     """Uninstall the chart, and remove its CRD with all runs, which an uninstallation leaves."""
-    cluster.helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--wait", "--ignore-not-found")
+    # Its hook would refuse while runs hold RayClusters; these go with the definition.
+    place = ["--namespace", OPERATOR_NAMESPACE]
+    cluster.helm("uninstall", RELEASE, *place, "--no-hooks", "--wait", "--ignore-not-found")
     cluster.kubectl("delete", "crd", "tuningruns.agenttuning.io", "--ignore-not-found", "--timeout=100s")
 
 
@@ -165,7 +167,7 @@ def _drop_interrupted_release(cluster: Cluster) -> None:
     place = ["--namespace", OPERATOR_NAMESPACE]
     releases = json.loads(cluster.helm("list", "--pending", "-o", "json", *place))
     for release in releases:
-        cluster.helm("uninstall", release["name"], *place)
+        cluster.helm("uninstall", release["name"], "--no-hooks", *place)
 
 
 def sample(name: str, image: str | None) -> list[Object]:

@@ -1,6 +1,7 @@
 """kopf as the chassis: start, credentials, signals, stop. It watches nothing and handles no object.
 
-`__main__` registers these. The core is one task that is started here with the credentials that kopf's login finds.
+`__main__` registers these. The core is one task that is started here with the credentials that kopf's login finds;
+`uninstall` logs in the same way.
 """
 
 import asyncio
@@ -60,8 +61,7 @@ class Chassis:
         self._task.add_done_callback(self._ended)
 
     async def _run_core(self) -> None:
-        connection, token_path = _connection(self.settings)
-        await self._core(Credentials(connection, token_path))
+        await self._core(Credentials(*connection(self.settings)))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -70,7 +70,7 @@ class Chassis:
         self.stop.set()
 
     async def _login(self, **_: Any) -> kopf.ConnectionInfo:
-        return _connection(self.settings)[0]
+        return connection(self.settings)[0]
 
     async def _clean_up(self, **_: Any) -> None:
         if self._task is not None:
@@ -78,7 +78,7 @@ class Chassis:
             await asyncio.wait([self._task])
 
 
-def _connection(settings: kopf.OperatorSettings) -> tuple[Any, Any]:
+def connection(settings: kopf.OperatorSettings) -> tuple[Any, Any]:
     """The connection and, of a pod's own account, the file in which its token is renewed."""
     found = kopf.login_with_service_account(settings=settings, logger=log)
     if found is not None:

@@ -30,6 +30,7 @@ def test_the_next_steps_name_the_release_that_was_made() -> None:
     assert "kubectl apply --dry-run=server -f tuningrun.tiny.yaml" in text
     assert "kubectl get tuningruns --all-namespaces --watch" in text
     assert "kubectl explain tuningrun.spec" in text
+    assert "kubectl get rayclusters --all-namespaces --selector agenttuning.io/run-uid" in text
 
 
 def test_with_one_namespace_every_command_names_it() -> None:
@@ -53,6 +54,8 @@ def test_the_pools_are_named() -> None:
         ("images.runner=", "WARNING: images.runner is empty"),
         ("crds.enabled=false", "WARNING: crds.enabled is false"),
         ("rbac.create=false", "WARNING: rbac.create is false"),
+        ("replicas=1", "NOTE: there is one operator"),
+        ("stopKey.existingSecret=mine", "has the Secret mine with the key `key`."),
         ("defaults.caBundle.configMap=ca", "needs the ConfigMap ca with the key ca.crt."),
         ("defaults.huggingFaceCache.claimName=hub", "needs the claim hub."),
     ],

@@ -1,8 +1,10 @@
 """The values: each is described, a misspelt one is refused, and the operator reads what the chart writes."""
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import yaml
 
 from tests.chart import readme
-from tests.chart.test_chart import only, render
+from tests.chart.test_chart import only, operator_variables, render
 from tests.harness import CHART
 from tuning_operator.api.v1alpha1_execution import DeletionPolicy
 from tuning_operator.settings import LOG_FORMATS, LOG_LEVELS, PULL_POLICIES, CaBundle, NodePool, RunDefaults, Settings
@@ -39,13 +41,25 @@ defaults:
   caBundle: {configMap: authorities, key: all.pem}
   huggingFaceCache: {claimName: hub}
   startupPatienceSeconds: 3600
+  nodeLostSeconds: 0
+replicas: 3
+stopKey: {existingSecret: mine}
 """
 
 
 def installed(*options: str, values: Path | None = None) -> Settings:
     """What the operator reads from the environment that the chart sets."""
-    container = only(render(*options, values=values), "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    return Settings.from_mapping({variable["name"]: as_in_the_pod(variable["value"]) for variable in container["env"]})
+    objects = render(*options, values=values)
+    return Settings.from_mapping({item["name"]: value_of(item, objects) for item in operator_variables(objects)})
+
+
+def value_of(variable: Mapping[str, Any], objects: list[dict[str, Any]]) -> str:
+    """What a variable is in the pod; of a Secret that the chart does not make, where it comes from."""
+    if "value" in variable:
+        return as_in_the_pod(variable["value"])
+    source = variable["valueFrom"]["secretKeyRef"]
+    made = [item for item in objects if item["kind"] == "Secret" and item["metadata"]["name"] == source["name"]]
+    return base64.b64decode(made[0]["data"][source["key"]]).decode() if made else "{name}/{key}".format(**source)
 
 
 def as_in_the_pod(value: str) -> str:
@@ -75,8 +89,14 @@ OBJECTS = sorted(path for path, schema in PROPERTIES.items() if "properties" in 
 
 
 def test_what_the_chart_writes_by_default_is_what_the_operator_has_by_default() -> None:
-    assert installed() == Settings(
-        operator_image=VALUES["images"]["operator"], runner_image=VALUES["images"]["runner"], log_format="json"
+    found = installed()
+    assert len(found.stop_key) == 64
+    assert replace(found, stop_key="") == Settings(
+        operator_image=VALUES["images"]["operator"],
+        runner_image=VALUES["images"]["runner"],
+        log_format="json",
+        lease_namespace="agent-tuning",
+        lease_name="release-agent-tuning-operator",
     )
 
 
@@ -113,12 +133,20 @@ def test_the_operator_reads_every_value_as_it_was_written(tmp_path: Path) -> Non
             hub_cache_claim="hub",
         ),
         startup_patience_seconds=3600,
+        node_lost_seconds=0,
+        stop_key="mine/key",
+        lease_namespace="agent-tuning",
+        lease_name="release-agent-tuning-operator",
     )
 
 
 def test_a_value_that_is_taken_away_is_the_operators_default() -> None:
-    assert installed("nodePools=null", "defaults=null") == installed()
-    assert installed("defaults.startupPatienceSeconds=null") == installed()
+    def without_key(*options: str) -> Settings:
+        return replace(installed(*options), stop_key="")
+
+    assert without_key("nodePools=null", "defaults=null", "stopKey=null", "uninstall=null") == without_key()
+    assert without_key("defaults.startupPatienceSeconds=null", "defaults.nodeLostSeconds=null") == without_key()
+    assert only(render("replicas=null"), "Deployment")["spec"]["replicas"] == VALUES["replicas"]
 
 
 @pytest.mark.parametrize("path", ["", *OBJECTS])
@@ -152,6 +180,9 @@ def test_a_misspelt_value_is_refused_by_its_name_at_every_level(path: str) -> No
         ("defaults.env[0].value=1", "at '/defaults/env/0/value': got number, want string"),
         ("defaults.storageClassName=Fast", "at '/defaults/storageClassName': 'Fast' does not match pattern"),
         ("defaults.startupPatienceSeconds=0", "at '/defaults/startupPatienceSeconds': minimum: got 0, want 1"),
+        ("defaults.nodeLostSeconds=-1", "at '/defaults/nodeLostSeconds': minimum: got -1, want 0"),
+        ("replicas=0", "at '/replicas': minimum: got 0, want 1"),
+        ("stopKey.existingSecret=A", "at '/stopKey/existingSecret': 'A' does not match pattern"),
         ("images.operator=", "at '/images/operator': minLength: got 0, want 1"),
         ("images.pullSecrets[0]=", "at '/images/pullSecrets/0': minLength: got 0, want 1"),
     ],

@@ -29,3 +29,45 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- toJson .Values.nodePools -}}
 {{- end -}}
+
+{{- define "operator.stopKeySecret" -}}
+{{- default (printf "%s-stop-key" (include "operator.fullname" .)) (.Values.stopKey).existingSecret -}}
+{{- end -}}
+
+{{- define "operator.uninstallGuard" -}}
+{{- printf "%s-uninstall" (include "operator.fullname" .) -}}
+{{- end -}}
+
+{{- /* What a pod and its container may, of the operator and of its guard. */ -}}
+{{- define "operator.podSecurityContext" -}}
+runAsNonRoot: true
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "operator.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "operator.pullSecrets" -}}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* Where the pods of this chart may run. */ -}}
+{{- define "operator.placement" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
