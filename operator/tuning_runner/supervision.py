@@ -10,6 +10,7 @@ import ctypes
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from tuning_runner.reserve import release_reserve
 from tuning_runner.resources import Memory
 
 _POLL_SECONDS = 0.2
+_DYING_SECONDS = 5.0
+"""From the kernel's decision to kill a process until it is gone, at most."""
 _PR_SET_PDEATHSIG = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGCHLD)
 _CODES = {SUCCEEDED: EXIT_SUCCEEDED, FAILED: EXIT_FAILED, STOPPED: EXIT_STOPPED}
@@ -97,7 +100,9 @@ class Supervision:
 
     def _watch(self) -> _End:
         asked, passed_on = False, False
-        kills = earlier = self._memory.kills()
+        # Looks of the last seconds, so that the death of an episode's worker long ago is not taken for the trainer's,
+        # and that of a process whose memory takes its time to be freed is.
+        kills = deque([self._memory.kills()], maxlen=round(_DYING_SECONDS / _POLL_SECONDS))
         child = subprocess.Popen(self._command)
         while (code := child.poll()) is None:
             asked = asked or self._is_asked()
@@ -107,9 +112,8 @@ class Supervision:
                 passed_on = True
             found = signal.sigtimedwait(_SIGNALS, _POLL_SECONDS)
             asked = asked or (found is not None and found.si_signo == signal.SIGTERM)
-            # One look back, so that the death of an episode's worker long ago is not taken for the trainer's.
-            earlier, kills = kills, self._memory.kills()
-        lacked = code == -signal.SIGKILL and self._memory.kills() > earlier
+            kills.append(self._memory.kills())
+        lacked = code == -signal.SIGKILL and self._memory.kills() > kills[0]
         return _End(code, asked or code == -signal.SIGTERM, lacked)
 
     def _is_asked(self) -> bool:

@@ -15,7 +15,7 @@ from tuning_contract.directory import RunDirectory
 from tuning_contract.run_document import RunDocument
 from tuning_contract.termination import EXIT_FAILED, EXIT_STOPPED
 from tuning_contract.version import VERSION, missing_features
-from tuning_runner.attempt import Attempt
+from tuning_runner.attempt import Attempt, EngineFactory
 from tuning_runner.console import say
 from tuning_runner.engine import Engine, Inputs
 from tuning_runner.episodes.errors import RunError
@@ -26,8 +26,12 @@ from tuning_runner.stopping import Stop, StopError
 from tuning_runner.supervision import die_with_parent
 
 
-def main() -> int:
-    """The whole process."""
+def main(engine_factory: EngineFactory | None = None) -> int:
+    """The whole process.
+
+    Args:
+        engine_factory: another than `make_engine`.
+    """
     die_with_parent()
     attempt = int(os.environ[environment.ATTEMPT])
     text = run_document_text(os.environ)
@@ -38,7 +42,7 @@ def main() -> int:
         run = parse(text)
         cpus = prepare_environment(uses_hub(run))
         say(f"run {run.run.namespace}/{run.run.name}, attempt {attempt}, contract {VERSION}, {cpus} CPUs")
-        return Attempt(run, attempt, directory, make_engine, stop).execute()
+        return Attempt(run, attempt, directory, engine_factory or make_engine, stop).execute()
     except RunError as error:
         return _refuse(text, attempt, directory, error.message)
     except StopError:

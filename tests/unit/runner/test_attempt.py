@@ -2,74 +2,28 @@
 
 import errno
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.runner.documents import DIRECTORY, a_run_document, an_algorithm
+from tests.unit.runner.scripted_engine import ScriptedEngine
 from tuning_contract.causes import Cause
-from tuning_contract.checkpoint import Manifest, complete_checkpoints, write_atomically
+from tuning_contract.checkpoint import MANIFEST, Manifest, complete_checkpoints, write_atomically
 from tuning_contract.directory import RunDirectory
 from tuning_contract.metrics import MetricRecord
 from tuning_contract.result import RunResult
-from tuning_contract.run_document import RunDocument
+from tuning_contract.run_document import CheckpointSettings, ResumeFrom
 from tuning_runner.attempt import Attempt
-from tuning_runner.engine import Context, Held, Inputs, Plan, Resume, Trained, Verdict
+from tuning_runner.checkpoints import CheckpointStore, Fence
+from tuning_runner.engine import Inputs
 from tuning_runner.episodes.errors import RunError
-from tuning_runner.evaluation import Evaluation
-from tuning_runner.stopping import Stop
+from tuning_runner.stopping import Stop, StopError
 
 STEPS = 3
-
-
-class ScriptedEngine:
-    """Trains nothing; writes down what it is asked for. `at` maps a call's name to what happens in it."""
-
-    def __init__(self, calls: list[str], at: Mapping[str, Callable[[], None]]) -> None:
-        self._calls = calls
-        self._at = at
-
-    def _call(self, name: str) -> None:
-        self._calls.append(name)
-        self._at.get(name, lambda: None)()
-
-    def plan(self, run: RunDocument, rows: int) -> Plan:
-        return Plan(run.algorithm.steps or int((run.algorithm.epochs or 0) * rows // run.algorithm.batch_size))
-
-    def check(self) -> None:
-        self._call("check")
-
-    def fingerprint(self) -> Mapping[str, object]:
-        return {"seed": 0}
-
-    def evaluate(self, checkpoint: Path | None, held: Held) -> Evaluation:
-        self._call("evaluate base" if checkpoint is None else f"evaluate {checkpoint.name}")
-        values = {"mean": 0.2 if checkpoint is None else 0.9, "episodes": 20.0, "unscored_ratio": 0.0}
-        if "no figure" in self._at:
-            del values["mean"]
-        return Evaluation(held.settings.name, 0 if checkpoint is None else STEPS, values)
-
-    def train(self, context: Context, resume: Resume | None) -> Trained:
-        first = 1 if resume is None else resume.manifest.step + 1
-        for step in range(first, context.target_steps + 1):
-            self._call(f"step {step}")
-            context.metrics.step(step, {"reward_mean": step / 10})
-            manifest = Manifest("trl", step, step, 0.0, context.fingerprint)
-            context.checkpoints.save(manifest, lambda folder: (folder / "weights").write_text("w"))
-        checkpoint = context.inputs.directory.checkpoint(context.target_steps)
-        return Trained(context.target_steps, checkpoint, {"kl": 0.1} if first <= context.target_steps else {})
-
-    def export(self, checkpoint: Path, final: Path) -> None:
-        self._call("export")
-        (final / "model.safetensors").write_text("merged")
-
-    def verdict(self, directory: RunDirectory) -> Verdict:
-        return Verdict("the final model is half" if "bad verdict" in self._at else "")
-
-    def close(self) -> None:
-        self._call("close")
 
 
 class Scene:
@@ -84,6 +38,8 @@ class Scene:
     def attempt(self, number: int = 1, **at: Callable[[], None]) -> int:
         self.calls.clear()
         self.stop = Stop()
+        if "stopped_before" in at:
+            self.stop.request()
         named = {name.replace("_", " "): action for name, action in at.items()}
 
         def make(inputs: Inputs) -> ScriptedEngine:
@@ -180,7 +136,8 @@ def test_the_next_attempt_resumes_and_keeps_the_base_models_figures(tmp_path):
     assert scene.attempt(step_3=raises(RuntimeError("boom"))) == 10
     assert (scene.result.cause, scene.result.step, scene.result.checkpoint_step) == (Cause.ENGINE_ERROR, 2, 2)
     assert scene.attempt(2) == 0
-    assert scene.calls == ["check", "step 3", "evaluate step-000003", "export", "close"]
+    began = f"begin with {scene.directory.checkpoint(2)}"
+    assert scene.calls == ["check", began, "step 3", "evaluate step-000003", "export", "close"]
     assert [figures.mean for figures in scene.result.evaluation] == [0.2, 0.9]
     assert scene.result.attempt == 2
 
@@ -285,3 +242,124 @@ def test_epochs_that_do_not_fill_a_batch_are_refused(tmp_path):
     assert scene.attempt() == 10
     assert scene.result.cause == Cause.CONFIG_INVALID
     assert "0.5 epochs of 20 rows are less than one batch of 20" in scene.result.message
+
+
+def another_run(root: Path, *steps: int, **changes) -> RunDirectory:
+    """Another run's folder with checkpoints."""
+    directory = RunDirectory(root / "ml/old-123456")
+    write_atomically(directory.current_attempt, "1\n")
+    store = CheckpointStore(Fence(directory, 1), 5, print)
+    for step in steps:
+        manifest = replace(Manifest("trl", step, step, 0.0, {"seed": 0}), **changes)
+        store.save(manifest, lambda folder: (folder / "weights").write_text("w"))
+    return directory
+
+
+def from_other(path: Path, mode: str = "Continue") -> CheckpointSettings:
+    return CheckpointSettings(DIRECTORY, "claim", keep_last=2, resume_from=ResumeFrom(str(path), mode))
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints/step-000002"])
+def test_a_run_goes_on_with_the_checkpoint_of_another_one(tmp_path, name):
+    other = another_run(tmp_path, 1, 2)
+    scene = Scene(tmp_path, checkpoint=from_other(other.root / name))
+    assert scene.attempt() == 0
+    began = f"begin with {other.checkpoint(2)}"
+    assert scene.calls == [
+        *("check", "evaluate base", began, "step 3", "evaluate step-000003", "export", "close"),
+    ]  # fmt: skip
+    assert (scene.result.step, scene.result.checkpoint) == (STEPS, f"{DIRECTORY}/checkpoints/step-000003")
+    assert [manifest.step for _, manifest in complete_checkpoints(other.checkpoints)] == [1, 2]
+
+
+def test_the_path_of_an_earlier_checkpoint_means_that_one(tmp_path):
+    other = another_run(tmp_path, 1, 2)
+    scene = Scene(tmp_path, checkpoint=from_other(other.checkpoint(1)))
+    assert scene.attempt() == 0
+    assert scene.calls[2:5] == [f"begin with {other.checkpoint(1)}", "step 2", "step 3"]
+
+
+def test_a_damaged_checkpoint_of_another_run_is_passed_over_and_not_deleted(tmp_path, capsys):
+    other = another_run(tmp_path, 1, 2)
+    (other.checkpoint(2) / "weights").write_text("x")
+    scene = Scene(tmp_path, checkpoint=from_other(other.root))
+    assert scene.attempt() == 0
+    assert f"begin with {other.checkpoint(1)}" in scene.calls
+    assert "step-000002 is damaged: weights has another digest" in capsys.readouterr().out
+    assert other.checkpoint(2).exists()
+
+
+def test_the_weights_of_another_run_begin_a_new_training_whatever_its_settings_were(tmp_path):
+    other = another_run(tmp_path, 7, fingerprint={"seed": 5})
+    scene = Scene(tmp_path, checkpoint=from_other(other.root, "Weights"))
+    assert scene.attempt() == 0
+    steps = ["step 1", "step 2", "step 3"]
+    assert scene.calls[2:6] == [f"begin with {other.checkpoint(7)} (weights)", *steps]
+
+
+def test_a_runs_own_checkpoints_win_over_another_runs_on_a_retry(tmp_path):
+    other = another_run(tmp_path, 1)
+    scene = Scene(tmp_path, checkpoint=from_other(other.root))
+    scene.attempt(step_3=raises(RuntimeError("boom")))
+    shutil.rmtree(other.root)
+    assert scene.attempt(2) == 0
+    assert scene.calls[1:3] == [f"begin with {scene.directory.checkpoint(2)}", "step 3"]
+
+
+def test_another_runs_checkpoint_of_other_settings_is_refused_with_the_fields_and_the_way_out(tmp_path):
+    other = another_run(tmp_path, 1, fingerprint={"seed": 5})
+    scene = Scene(tmp_path, checkpoint=from_other(other.root))
+    assert scene.attempt() == 10
+    assert scene.result.cause == Cause.CONFIG_INVALID
+    assert "seed (5 there, 0 here)" in scene.result.message
+    assert "mode: Weights" in scene.result.message
+
+
+def test_another_runs_checkpoint_that_has_all_steps_already_is_refused(tmp_path):
+    scene = Scene(tmp_path, checkpoint=from_other(another_run(tmp_path, STEPS).root))
+    assert scene.attempt() == 10
+    assert scene.result.cause == Cause.CONFIG_INVALID
+    assert f"has {STEPS} steps, and this run ends after {STEPS}" in scene.result.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gone", "there is no folder"),
+        ("ml/old-123456/checkpoints/step-000009", "there is no folder"),
+        ("ml", "has no complete checkpoint: name a run's folder or one checkpoint's; it has old-123456"),
+        ("ml/old-123456/checkpoints/step-000002", "is no complete checkpoint: take another one beside it (step-000001"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["Continue", "Weights"])
+def test_a_path_without_a_complete_checkpoint_is_named_before_anything_is_loaded(tmp_path, name, text, mode):
+    other = another_run(tmp_path, 1, 2)
+    (other.checkpoint(2) / MANIFEST).unlink()
+    scene = Scene(tmp_path, checkpoint=from_other(tmp_path / name, mode))
+    assert scene.attempt() == 10
+    assert scene.calls == []
+    assert scene.result.cause == Cause.CONFIG_INVALID
+    assert text in scene.result.message
+    assert str(tmp_path / name) in scene.result.message
+
+
+def test_a_stop_between_two_steps_leaves_a_result_that_says_so(tmp_path):
+    scene = Scene(tmp_path)
+    assert scene.attempt(step_3=raises(StopError())) == 12
+    result = scene.result
+    assert (result.outcome, result.step, result.checkpoint_step, result.cause) == ("Stopped", 2, 2, "")
+    assert [figures.mean for figures in result.evaluation] == [0.2]
+    assert result.final_model == ""
+
+
+def test_a_stop_that_is_asked_for_while_the_tasks_are_loaded_makes_no_engine(tmp_path):
+    scene = Scene(tmp_path)
+    assert scene.attempt(stopped_before=nothing) == 12
+    assert scene.calls == []
+    assert (scene.result.outcome, scene.result.step) == ("Stopped", 0)
+
+
+def test_a_result_that_proves_success_is_not_taken_back_by_a_stop_in_the_last_moment(tmp_path):
+    scene = Scene(tmp_path)
+    assert scene.attempt(close=lambda: scene.stop.request()) == 0
+    assert scene.result.complete
