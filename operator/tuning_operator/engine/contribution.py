@@ -72,11 +72,11 @@ class Contribution:
     """The policies behind this one are not asked."""
 
 
-MESSAGE_BYTES = 640
+MESSAGE_BYTES = 512
 """Of `status.message`, where a reader looks first."""
-CONDITION_BYTES = 192
+CONDITION_BYTES = 160
 """Of each condition's message; the longest of them repeat what the status says."""
-HISTORY_BYTES = 80
+HISTORY_BYTES = 56
 """Of the message of an attempt that has ended. With these, ten of them fit into a status of 8 KiB."""
 MARK = "…"
 """Stands for what was cut out of a text."""

@@ -27,8 +27,8 @@ from tuning_operator.engine.world import PodView, World
 NOTHING = "-"
 """Shown where there is no figure yet, so that no column is empty."""
 _EVALUATION = "eval/"
-_LONGEST_PATH = 192
-"""Bytes of a checkpoint's path; ours have fewer than 160, and half a path is none."""
+_LONGEST_PATH = 160
+"""Bytes of a checkpoint's path; ours have fewer than 150, and half a path is none."""
 _LONGEST_MODEL = 64
 """Bytes of the model's name as the column shows it."""
 _COMMIT = re.compile("[0-9a-f]{40}")

@@ -183,7 +183,7 @@ def test_a_message_that_is_too_long_is_cut_between_problems() -> None:
         claim = f"PersistentVolumeClaim data-{number}, which is not in namespace ml: create it"
         return f"`cluster.head.volumes[v{number}]` needs {claim}"
 
-    assert write.patch["message"] == "; ".join([*map(problem, range(6)), "and 3 more"])
+    assert write.patch["message"] == "; ".join([*map(problem, range(4)), "and 5 more"])
     assert write.patch["conditions"][0]["message"] == f"{problem(0)}; and 8 more"
     # One that is too long by itself is cut inside, and the others are counted all the same.
     keys = [Reference("tasks", frozenset(str(n) * 300 for n in range(3)), NOW), Reference("code", None, NOW)]

@@ -194,12 +194,12 @@ def an_ended_world(driver: PodView | None, started: bool = False, **notes: Any) 
 WAITING_DRIVER = a_driver(phase="Pending", containers=(a_waiting("driver", "ImagePullBackOff"),))
 
 
-def test_a_job_whose_driver_never_started_is_deleted_a_minute_after_the_end() -> None:
+def test_a_job_whose_driver_never_started_is_deleted_a_while_after_the_end() -> None:
     world = an_ended_world(WAITING_DRIVER)
-    assert planned(replace(world, now=NOW + seconds(59))) == Plan(due=NOW + seconds(60))
-    assert planned(replace(world, now=NOW + seconds(60))) == Plan(delete_job=True)
-    refusal = Refusal(RefusalKind.FORBIDDEN, "the operator may not delete jobs.batch: no", NOW + seconds(60))
-    todo = planned(replace(world, now=NOW + seconds(61), notes=some_notes(refusals={"delete": refusal})))
+    assert planned(replace(world, now=NOW + seconds(74))) == Plan(due=NOW + seconds(75))
+    assert planned(replace(world, now=NOW + seconds(75))) == Plan(delete_job=True)
+    refusal = Refusal(RefusalKind.FORBIDDEN, "the operator may not delete jobs.batch: no", NOW + seconds(75))
+    todo = planned(replace(world, now=NOW + seconds(76), notes=some_notes(refusals={"delete": refusal})))
     assert not todo.delete_job
     assert todo.status is not None
     assert "jobs.batch" in str(todo.status.patch["conditions"])
@@ -216,8 +216,12 @@ def test_a_job_whose_driver_never_started_is_deleted_a_minute_after_the_end() ->
         pytest.param(an_ended_world(None), id="no pod is there"),
     ],
 )
-def test_a_job_that_may_have_a_log_stays_for_ever(world: World) -> None:
-    assert planned(replace(world, now=NOW + seconds(100_000))) == Plan()
+def test_a_job_that_may_have_a_log_is_never_deleted_but_ended(world: World) -> None:
+    assert world.job is not None
+    late = replace(world, now=NOW + seconds(100_000))
+    assert planned(late) == Plan(end_jobs=(world.job,))
+    for job in (replace(world.job, end_asked=True), replace(world.job, failed=True)):
+        assert planned(replace(late, job=job)) == Plan()
 
 
 def test_a_cleanup_that_is_forbidden_is_shown() -> None:

@@ -29,7 +29,7 @@ from tuning_operator.engine.world import Reachability, Refusal, RefusalKind, Wor
 
 LIMIT = 8 * 1024
 SETS = [f"{number}{'s' * 62}" for number in range(8)]
-PATH = "p" * 192
+PATH = "p" * 160
 
 
 @pytest.mark.parametrize("character", ["x", "\n", "\x01", '"', "é", "…", "🦙", "\ud800"])
@@ -50,10 +50,11 @@ def test_a_text_that_is_cut_keeps_its_beginning_and_its_end() -> None:
     assert len(found.partition("…")[0]) == CONDITION_BYTES // 4
 
 
-def the_worst_run(**status: Any) -> Any:
+def the_worst_run(attempts: int = 100, **status: Any) -> Any:
     """Longest names, eight held-out sets, ten attempts behind it."""
     moment = "2026-01-02T11:00:00Z"
-    record = {"outcome": "Failed", "cause": "EnvironmentUnavailable", "message": "m" * HISTORY_BYTES, "lastStep": 10**9}
+    record = {"outcome": "Failed", "cause": "EnvironmentUnavailable", "message": "m" * HISTORY_BYTES}
+    record |= {"counted": False, "lastStep": 10**9}
     history = [record | {"number": n, "startTime": moment, "endTime": moment} for n in range(1, 11)]
     name, uid = "n" * 39, UID
     child = f"{name}-3f9a1c-11"
@@ -67,6 +68,15 @@ def the_worst_run(**status: Any) -> Any:
         "headPodUID": uid,
         "headRestartCount": 0,
         "startTime": moment,
+        "runningTime": moment,
+        "stopTime": moment,
+        "stopReason": "DeadlineExceeded",
+        "retryTime": moment,
+        "firstStep": 10**9,
+        "countedFailures": 99,
+        "uncountedFailures": 19,
+        "earlierGPUSeconds": 10**12,
+        "earlierPodSeconds": 10**12,
     }
     figure = {"step": 10**9, "mean": "-999999999.999"}
     evaluation = [{"dataset": item, "baseline": figure | {"step": 0}, "last": figure} for item in SETS]
@@ -79,7 +89,7 @@ def the_worst_run(**status: Any) -> Any:
             "attempt": attempt,
             "history": history,
             "evaluation": evaluation,
-            "usage": {"gpuSeconds": 10**12, "podSeconds": 10**12},
+            "usage": {"gpuSeconds": 10**12, "podSeconds": 10**12, "activeSeconds": 10**9},
             "modelSource": {"runUID": uid, "claimName": "m" * 253},
         }
         | status,
@@ -87,6 +97,7 @@ def the_worst_run(**status: Any) -> Any:
         cluster={"workers": [{"name": "g" * 15, "replicas": 1000, "gpus": 16}]},
         dataset={"evaluation": [{"name": item, "image": {"path": "/x"}} for item in SETS]},
         checkpoint={"volume": {"claimTemplate": None, "claimName": "c" * 253}},
+        retry={"maxAttempts": attempts},
     )
 
 
@@ -129,10 +140,29 @@ def test_the_worst_status_stays_below_eight_kibibytes(character: str) -> None:
 
 
 @pytest.mark.parametrize("character", ["x", "\x01", "🦙"])
+def test_the_worst_status_of_a_run_that_is_tried_again_stays_below_eight_kibibytes(character: str) -> None:
+    world = the_worst_world(character * 4000)
+    old = world.run.status.to_object()
+    old["attempt"]["countedFailures"] = 3
+    write = plan(replace(world, run=the_worst_run(**old)), some_settings()).status
+    assert write is not None
+    assert (write.patch["phase"], write.patch["reason"]) == ("Retrying", "EnvironmentUnavailable")
+    whole = merged(world.run.status.to_object(), write.patch)
+    parts = {key: len(orjson.dumps(value)) for key, value in whole.items()}
+    assert len(orjson.dumps(whole)) < LIMIT, parts
+
+
+@pytest.mark.parametrize("character", ["x", "\x01", "🦙"])
 def test_the_worst_status_of_a_run_that_goes_on_stays_below_eight_kibibytes(character: str) -> None:
     waits = a_waiting("ray-worker", "ErrImagePull", character * 4000)
     worker = a_worker(attempt=11, group="g" * 15, ready=False, phase="Pending", containers=(waits,))
     ended = the_worst_world(character)
+    old = ended.run.status.to_object()
+    for key in ("stopTime", "stopReason"):
+        # An attempt that is asked to stop tells of nothing else.
+        del old["attempt"][key]
+    old["attempt"]["startTime"] = "2026-01-02T11:59:00Z"
+    ended = replace(ended, run=the_worst_run(**old))
     notes = replace(ended.notes, since={"trouble": NOW - seconds(60)})
     world = replace(ended, pods=(a_head(attempt=11, uid=UID), a_driver(attempt=11), worker), notes=notes)
     write = plan(world, some_settings()).status
@@ -153,5 +183,5 @@ def test_a_path_that_is_no_path_of_ours_does_not_reach_the_status(path: str) -> 
     assert compose(world, ()).checkpoint.path is None
     write = plan(world, some_settings()).status
     assert write is not None
-    assert write.patch["phase"] == "Failed"
+    assert write.patch["phase"] == "Retrying"
     assert "checkpoint" not in write.patch

@@ -23,7 +23,13 @@ from tests.unit.engine.worlds import (
     some_progress,
 )
 from tuning_contract.result import EvaluationFigures, RunResult
-from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_DRIVER_ERROR, EXIT_FAILED, TerminationMessage
+from tuning_contract.termination import (
+    EXIT_ATTEMPT_LOST,
+    EXIT_DRIVER_ERROR,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    TerminationMessage,
+)
 from tuning_operator.cluster.informer import QUIET_SECONDS
 from tuning_operator.engine.plan import Plan, plan
 from tuning_operator.engine.world import ContainerState, Notes, Reachability, World
@@ -37,6 +43,7 @@ DONE = TerminationMessage(
     metrics={"reward_mean": 0.9, "eval/heldout/baseline": 0.15, "eval/heldout/last": 0.98},
 )
 FAILED = TerminationMessage(outcome="Failed", cause="WorkflowError", message="boom", step=2, target_steps=12)
+STOPPED = TerminationMessage("Stopped", "", "stopped on request after step 7", 7, 12, "x/checkpoints/step-000007")
 ENDED = a_container(state=ContainerState.TERMINATED, exit_code=1, reason="Error", message="no more memory")
 
 
@@ -45,11 +52,11 @@ def planned(world: World) -> Plan:
 
 
 def ended(world: World) -> tuple[str, str]:
-    """Phase and reason of the write that the world deserves."""
+    """Outcome of the attempt and reason of the status in the write that the world deserves."""
     write = planned(world).status
     assert write is not None, planned(world)
-    assert write.patch["phase"] in ("Succeeded", "Failed"), write.patch
-    return write.patch["phase"], write.patch["reason"]
+    assert write.patch["phase"] in ("Succeeded", "Failed", "Retrying"), write.patch
+    return write.patch["history"][-1]["outcome"], write.patch["reason"]
 
 
 def test_a_complete_result_is_success() -> None:
@@ -143,7 +150,7 @@ def test_an_unknown_cause_of_a_newer_runner_is_unknown_and_keeps_its_words() -> 
     newer = TerminationMessage(outcome="Failed", cause="CosmicRays", message="bits flipped")
     write = planned(a_running_world(pods=(a_head(), a_driver(newer, EXIT_FAILED)))).status
     assert write is not None
-    assert (write.patch["reason"], write.patch["message"]) == ("Unknown", "bits flipped")
+    assert (write.patch["reason"], write.patch["history"][0]["message"]) == ("Unknown", "bits flipped")
 
 
 def test_without_a_word_the_sidecar_is_asked_for_the_result() -> None:
@@ -185,8 +192,8 @@ def test_a_complete_job_whose_driver_pod_is_gone_ends_the_run() -> None:
     assert planned(replace(world, notes=notes)).due == NOW + seconds(5)
     write = planned(replace(world, notes=notes, now=NOW + seconds(5))).status
     assert write is not None
-    assert (write.patch["phase"], write.patch["reason"]) == ("Failed", "DriverLost")
-    assert write.patch["message"] == "the Job is complete, but neither its driver's word nor a result was found"
+    assert (write.patch["phase"], write.patch["reason"]) == ("Retrying", "DriverLost")
+    assert "the Job is complete, but neither its driver's word nor a result was found" in write.patch["message"]
 
 
 def test_the_result_of_a_complete_job_whose_driver_pod_is_gone_is_found() -> None:
@@ -224,7 +231,7 @@ def test_a_head_that_goes_before_the_job_is_made_is_a_lost_attempt(
     assert write is None or "phase" not in write.patch
     late = planned(replace(world, now=NOW + seconds(5))).status
     assert late is not None
-    assert (late.patch["phase"], late.patch["reason"]) == ("Failed", reason)
+    assert (late.patch["history"][-1]["outcome"], late.patch["reason"]) == ("Failed", reason)
     assert ("no more memory" if reason == "HeadLost" else "bye") in late.patch["message"]
 
 
@@ -243,11 +250,22 @@ def test_a_head_that_is_replaced_before_the_cluster_was_complete_is_no_loss() ->
     assert write is None or "phase" not in write.patch
 
 
-@pytest.mark.parametrize("disruption", ["DeletionByTaintManager", "DeletionByPodGC", "EvictionByEvictionAPI"])
+@pytest.mark.parametrize("disruption", ["EvictionByEvictionAPI", "PreemptionByScheduler"])
+def test_a_head_that_is_sent_away_may_use_its_grace_to_save(disruption: str) -> None:
+    head = a_head(deleting=True, disruption=disruption)
+    world = a_running_world(pods=(head, a_driver()), notes=some_notes(since={"loss": NOW - seconds(149)}))
+    assert planned(world).due == NOW + seconds(1)
+    assert ended(replace(world, now=NOW + seconds(1)))[1] in ("Evicted", "Preempted")
+    # On a node that is dead nothing saves, and a driver that has ended has said all.
+    assert ended(replace(world, pods=(replace(head, node_lost=True), a_driver())))[1] in ("Evicted", "Preempted")
+    assert ended(replace(world, pods=(head, a_driver(STOPPED, EXIT_STOPPED))))[1] in ("Evicted", "Preempted")
+
+
+@pytest.mark.parametrize("disruption", ["DeletionByTaintManager", "DeletionByPodGC"])
 def test_a_head_that_hangs_on_a_dead_node_is_lost(disruption: str) -> None:
     notes = some_notes(since={"loss": NOW - seconds(30)})
     head = a_head(deleting=True, disruption=disruption)
-    assert ended(a_running_world(pods=(head, a_driver()), notes=notes))[1] in ("NodeLost", "Evicted")
+    assert ended(a_running_world(pods=(head, a_driver()), notes=notes))[1] == "NodeLost"
     for well in (a_head(disruption=disruption), a_head(deleting=True)):
         write = planned(a_running_world(pods=(well, a_driver()), notes=notes)).status
         assert write is None or "phase" not in write.patch
@@ -288,7 +306,7 @@ def test_a_trouble_shows_after_ten_seconds_and_is_given_up_if_it_cannot_pass(
     assert shown.patch.get("phase", "Starting") == "Starting"
     late = planned(after(300)).status
     assert late is not None
-    assert (late.patch.get("phase") == "Failed") is gives_up
+    assert (late.patch.get("phase") in ("Failed", "Retrying")) is gives_up
 
 
 def test_an_unschedulable_head_waits_and_tells_the_schedulers_words() -> None:
@@ -325,7 +343,7 @@ def test_the_third_head_that_ends_before_it_was_ready_is_the_last() -> None:
     world = replace(world, notes=replace(world.notes, departed=heads))
     write = planned(world).status
     assert write is not None
-    assert (write.patch["phase"], write.patch["reason"]) == ("Failed", "HeadLost")
+    assert (write.patch["phase"], write.patch["reason"]) == ("Retrying", "HeadLost")
     assert "no such option: --ray" in write.patch["message"]
 
 
@@ -348,15 +366,20 @@ def test_an_ended_run_tells_in_the_past_whether_its_training_had_started() -> No
     notes = some_notes(since={"trouble": NOW - seconds(10_000)}, result_asked=Reachability.UNREACHABLE)
     waiting = replace(a_driver(phase="Pending"), containers=(a_waiting("driver", "ErrImagePull", "not found"),))
     assert the_condition(a_running_world(pods=(a_head(), waiting), notes=notes), "Started") == NEVER_STARTED
-    assert the_condition(a_running_world(pods=(waiting,), notes=lost_long_ago()), "Started") == NEVER_STARTED
+    last = a_run(status=RUNNING, retry={"maxAttempts": 1})
+    lost = a_running_world(run=last, pods=(waiting,), notes=lost_long_ago())
+    assert the_condition(lost, "Started") == NEVER_STARTED
     dead = a_driver("", EXIT_DRIVER_ERROR)
-    assert the_condition(a_running_world(pods=(dead,), notes=lost_long_ago()), "Started") == NEVER_STARTED
+    assert the_condition(replace(lost, pods=(dead,)), "Started") == NEVER_STARTED
     # What the status or the sidecar has told before stays true.
     progress = replace(lost_long_ago(), progress=some_progress())
-    assert the_condition(a_running_world(pods=(dead,), notes=progress), "Started") == HAD_STARTED
+    assert the_condition(replace(lost, pods=(dead,), notes=progress), "Started") == HAD_STARTED
     told = {"type": "Started", "status": "True", "reason": "DriverRunning", "message": "the driver follows"}
-    run = a_run(status={**RUNNING, "conditions": [told]})
-    assert the_condition(a_running_world(run=run, pods=(dead,), notes=lost_long_ago()), "Started") == HAD_STARTED
+    run = a_run(status={**RUNNING, "conditions": [told]}, retry={"maxAttempts": 1})
+    assert the_condition(replace(lost, run=run, pods=(dead,)), "Started") == HAD_STARTED
+    # An attempt that may be followed by another one has not ended the run.
+    again = a_running_world(pods=(dead,), notes=lost_long_ago())
+    assert the_condition(again, "Started") == ("False", "attempt 1 has ended")
 
 
 @pytest.mark.parametrize(

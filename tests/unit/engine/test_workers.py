@@ -178,7 +178,7 @@ def test_three_workers_that_end_before_the_cluster_is_ready_are_the_last(reason:
     assert planned(two).status is None or "Failed" not in str(planned(two).status)
     write = planned(starting(a_worker(4), notes=some_notes(config_made=True, departed=gone))).status
     assert write is not None
-    assert (write.patch["phase"], write.patch["reason"]) == ("Failed", cause)
+    assert (write.patch["history"][0]["outcome"], write.patch["reason"]) == ("Failed", cause)
     assert write.patch["message"] == f"3 worker pods ended before the cluster was ready: {words}"
 
 

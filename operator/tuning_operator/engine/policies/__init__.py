@@ -14,6 +14,7 @@ from tuning_operator.engine.policies import (
     deadlines,
     failure,
     finished,
+    leftovers,
     loss,
     patience,
     stopping,
@@ -31,6 +32,7 @@ POLICIES: tuple[Policy, ...] = (
     finished.decide,  # an ended run gives its cluster back; nothing else happens to it
     acceptance.decide,  # a run that cannot be executed here waits, and says for what
     success.decide,  # verdict (a): a complete result is success, whatever an exit code says
+    leftovers.decide,  # Jobs of attempts that are over come to an end
     between.decide,  # an attempt that is over is cleared away; then the next one begins, or the run rests
     loss.decide,  # verdict (b): the cluster or its head is not the one on which training began
     failure.decide,  # verdict (c, d): the runner's own cause; else what is left of driver and Job

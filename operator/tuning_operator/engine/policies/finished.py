@@ -11,13 +11,11 @@ from datetime import datetime, timedelta
 from tuning_operator.api.conditions import ConditionType, Reason, find, is_true
 from tuning_operator.engine import evidence, release
 from tuning_operator.engine.contribution import NOTHING_WRONG, Contribution, condition
+from tuning_operator.engine.policies.leftovers import LAST_WORD
 from tuning_operator.engine.release import Disposal
 from tuning_operator.engine.times import from_text
 from tuning_operator.engine.world import World
 from tuning_operator.settings import Settings
-
-LAST_WORD = timedelta(seconds=75)
-"""Time for a Job to end by itself, as it does when its driver has ended."""
 
 
 def decide(world: World, settings: Settings) -> Contribution | None:
