@@ -54,17 +54,16 @@ class Api:
             ApiError: Any answer from 400 on, and no answer.
         """
         text = body if isinstance(body, str | None) else json.dumps(body)
-        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=REQUEST_SECONDS)
+        headers = {"Accept": accept} | ({"Content-Type": kind} if text is not None else {})
+        connection = self._open()
         try:
-            connection.request(
-                method, path, text, {"Accept": accept, **({"Content-Type": kind} if text is not None else {})}
-            )
+            connection.request(method, path, text, headers)
             answer = connection.getresponse()
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise ApiError(0, repr(error)) from error
-        finally:
             connection.close()
+            raise ApiError(0, repr(error)) from error
+        self._release(connection)
         if answer.status >= 400:
             raise ApiError(answer.status, content.decode(errors="replace")[:2000])
         return json.loads(content) if content.startswith(b"{") else content.decode()
@@ -84,6 +83,14 @@ class Api:
         """Apply a manifest (an object, or YAML text) on the server's side; takes over fields of others."""
         query = f"{path}?fieldManager={FIELD_MANAGER}&force=true"
         return self.request("PATCH", query, manifest, "application/apply-patch+yaml")
+
+    def _open(self) -> http.client.HTTPSConnection:
+        """A connection for one request."""
+        return http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=REQUEST_SECONDS)
+
+    def _release(self, connection: http.client.HTTPSConnection) -> None:
+        """The request is answered."""
+        connection.close()
 
     def is_ready(self) -> bool:
         """Whether the server says that it is ready."""

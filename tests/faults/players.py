@@ -123,7 +123,8 @@ class Player:
             case Ending.FAILS:
                 self._end(job, "Failed", EXIT_FAILED, cause=Cause.WORKFLOW_ERROR)
             case Ending.LOSES_HEAD:
-                self.stage.lose_head_pod()
+                head = next(pod for pod in seen.pods if _component(pod) == "head" and attempt_of(dict(pod)) == number)
+                self._delete(PODS, head)
                 self._end(job, "Failed", EXIT_ATTEMPT_LOST, cause=Cause.HEAD_LOST)
             case Ending.SUSPENDED:
                 self.stage.change(suspend=True)
