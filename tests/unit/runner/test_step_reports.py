@@ -4,9 +4,12 @@ import json
 import math
 import os
 import shutil
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from tests.unit.runner.documents import a_run_document
 from tuning_contract.causes import Cause
@@ -135,6 +138,51 @@ def test_half_a_line_of_a_killed_attempt_swallows_no_record_of_the_next(tmp_path
     torn, whole = directory.episodes(1).read_text().splitlines()
     assert not torn.endswith("}")
     assert json.loads(whole)["episode"] == "1.0.2"
+
+
+def test_a_step_that_is_trained_again_takes_the_place_of_the_first_and_of_all_that_came_after_it(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with MetricsWriter(directory, 1, 7) as writer:
+        writer.evaluation("heldout", 0, {"mean": 0.1})
+        for step in (1, 2, 3):
+            writer.step(step, {"reward_mean": 0.1})
+        writer.evaluation("heldout", 3, {"mean": 0.1})
+    assert [(r.attempt, r.step) for r in written_records(directory)] == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 3)]
+    with MetricsWriter(directory, 2, 7, resumed_step=1) as writer:
+        writer.evaluation("heldout", 1, {"mean": 0.2})
+        writer.step(2, {"reward_mean": 0.2})
+    assert [(r.attempt, r.step) for r in written_records(directory)] == [(1, 0), (1, 1), (2, 1), (2, 2)]
+    with MetricsWriter(directory, 3, 7, resumed_step=2) as writer:
+        writer.step(3, {"reward_mean": 0.3})
+    assert [(r.attempt, r.step) for r in written_records(directory)] == [(1, 0), (1, 1), (2, 1), (2, 2), (3, 3)]
+    assert len(directory.metrics.read_text().splitlines()) == 8  # nothing is taken out of the file
+
+
+def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with MetricsWriter(directory, 1, 7, clock=lambda: 1.0) as writer:
+        for step in (1, 2, 3):
+            writer.step(step, {"reward_mean": 0.125})
+    time.sleep(1.1)  # TensorBoard reads the files in the order of their names, which end in seconds
+    with MetricsWriter(directory, 2, 7, resumed_step=1, clock=lambda: 2.0) as writer:
+        writer.step(2, {"reward_mean": 0.25})
+    shown: dict[int, float] = {}
+    for file in sorted(directory.events.iterdir()):
+        for event in events_of(file):
+            if event.session_log.status == SessionLog.START:
+                shown = {step: value for step, value in shown.items() if step < event.step}
+            shown |= {event.step: value.simple_value for value in event.summary.value}
+    assert shown == {1: 0.125, 2: 0.25}
+
+
+def events_of(file: Path) -> list[Event]:
+    """The records of an event file: length, checksum, bytes, checksum."""
+    found, rest = [], file.read_bytes()
+    while rest:
+        length = int.from_bytes(rest[:8], "little")
+        found.append(Event.FromString(rest[12 : 12 + length]))
+        rest = rest[16 + length :]
+    return found
 
 
 def test_the_preflight_runs_three_different_tasks_once():

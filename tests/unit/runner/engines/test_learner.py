@@ -247,6 +247,50 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tiny_model,
     assert first.weights_digest() == second.weights_digest()
 
 
+@pytest.mark.parametrize("lora", [None, LoraSettings(4, 8)])
+def test_weights_alone_begin_a_new_training_with_a_fresh_optimizer(tiny_model, tmp_path, lora):
+    first = a_learner(tiny_model, tmp_path, lora=lora, warmup_steps=3)
+    rows = some_rows(first)
+    for _ in range(2):
+        first.update(rows)
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    first.save(folder)
+    second = a_learner(tiny_model, tmp_path, lora=lora, warmup_steps=3)
+    second.load_weights(folder)
+    assert second.weights_digest() == first.weights_digest()
+    assert second.update(rows).learning_rate == 0.0 < first.update(rows).learning_rate
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "text"),
+    [
+        (None, LoraSettings(4, 8), "holds no adapter, and this run has `algorithm.lora`"),
+        (LoraSettings(4, 8), None, "holds an adapter, and this run has no `algorithm.lora`"),
+        (LoraSettings(4, 8), LoraSettings(8, 16), r"is \(4, \d+\) in the checkpoint and \(8, \d+\) here"),
+    ],
+)
+def test_weights_that_do_not_fit_are_a_wrong_configuration(tiny_model, tmp_path, saved, loaded, text):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    a_learner(tiny_model, tmp_path, lora=saved).save(folder)
+    with pytest.raises(RunError, match=text) as caught:
+        a_learner(tiny_model, tmp_path, lora=loaded).load_weights(folder)
+    assert caught.value.cause is Cause.CONFIG_INVALID
+
+
+def test_weights_of_another_model_are_a_wrong_configuration(tiny_model, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path / "saved"
+    model = AutoModelForCausalLM.from_pretrained(str(tiny_model))
+    model.resize_token_embeddings(model.config.vocab_size + 8)
+    model.save_pretrained(str(folder))
+    with pytest.raises(RunError, match="do not fit this run's model: .* in the checkpoint and ") as caught:
+        a_learner(tiny_model, tmp_path).load_weights(folder)
+    assert caught.value.cause is Cause.CONFIG_INVALID
+
+
 @pytest.mark.parametrize("limit", [1 << 16, 1 << 20])
 def test_a_checkpoint_that_does_not_fit_is_a_failure_of_the_storage(tiny_model, tmp_path, limit):
     learner = a_learner(tiny_model, tmp_path)

@@ -196,3 +196,46 @@ def test_a_finished_evaluation_of_the_base_model_is_not_made_again_after_a_stop(
     process.communicate(timeout=30)
     assert [record.step for record in hanging.volume.records(EVALUATION)] == [0]
     assert [figures.step for figures in hanging.volume.result.evaluation] == [0]
+
+
+def tasks_of_steps(volume: Volume) -> dict[int, list[str]]:
+    """The tasks of each step as its newest attempt trained them."""
+    found = {}
+    for file in sorted((volume.run.root / "episodes").glob("step-*.jsonl")):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        trained = [line for line in lines if line["mode"] == "train"]
+        newest = max((line["runAttempt"] for line in trained), default=0)
+        if trained:
+            found[int(file.stem[5:])] = [line["taskId"] for line in trained if line["runAttempt"] == newest]
+    return found
+
+
+def test_a_run_that_is_killed_amid_a_step_trains_the_same_tasks_as_one_that_is_not(
+    hanging: Hanging, tmp_path: Path
+) -> None:
+    """Step 3 hangs when the checkpoint is that of step 1: steps 2 and 3 are trained by the second attempt."""
+    hanging.run = replace(hanging.run, algorithm=replace(hanging.run.algorithm, save_every_steps=1))
+    process = hanging.start(IN_STEP_3)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    torn = hanging.volume.run.checkpoint(2)
+    (torn / "COMPLETE").unlink()
+    assert not hanging.volume.run.stopped(1).exists()
+    killed = hanging.start(1_000_000, attempt=2)
+    output = killed.communicate(timeout=300)[0].decode()
+    assert killed.returncode == 0, output
+    assert "resuming after step 1" in output
+    result, records = hanging.volume.result, hanging.volume.records(TRAINER)
+    assert (result.step, result.target_steps) == (4, 4)
+    assert [(record.attempt, record.step) for record in records] == [(1, 1), (1, 2), (2, 2), (2, 3), (2, 4)]
+    assert [record.values["optimizer_steps"] for record in records] == [1, 2, 2, 3, 4]
+    assert [record.values["episodes"] for record in records] == [24, 48, 48, 72, 96]
+    tasks = tasks_of_steps(hanging.volume)
+    (tmp_path / "whole").mkdir()
+    hanging.volume = Volume(tmp_path / "whole")
+    whole = hanging.start(1_000_000)
+    output = whole.communicate(timeout=300)[0].decode()
+    assert whole.returncode == 0, output
+    assert tasks_of_steps(hanging.volume) == tasks
+    assert sorted(tasks) == [1, 2, 3, 4]
+    assert hanging.volume.result.step == result.step
