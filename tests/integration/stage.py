@@ -9,7 +9,7 @@ from typing import Any
 from tests.builders import a_spec
 from tests.cluster.api import Api, ApiError
 from tests.integration.operator_process import wait_for
-from tuning_contract.termination import EXIT_SUCCEEDED, TerminationMessage
+from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_SUCCEEDED, TerminationMessage
 
 RUNS = "/apis/agenttuning.io/v1alpha1/namespaces/{}/tuningruns"
 CLUSTERS = "/apis/ray.io/v1/namespaces/{}/rayclusters"
@@ -235,9 +235,15 @@ class Stage:
         """All pods of a component: head, worker or driver."""
         return [pod for pod in self.children(PODS) if pod["metadata"]["labels"][COMPONENT_LABEL] == component]
 
-    def lose_head_pod(self) -> None:
-        """Let the newest head pod vanish with its node."""
+    def lose_the_head(self, driver: str) -> None:
+        """Let the newest head pod vanish, and the driver notice it."""
         self.delete(PODS, max(self.pods("head"), key=attempt_of)["metadata"]["name"])
+        self.end_driver(driver, "", EXIT_ATTEMPT_LOST)
+
+    def free(self, attempt: int = 1) -> None:
+        """Wait until the operator has deleted the RayCluster of an attempt, and let its pods go."""
+        wait_for(f"freed cluster {attempt}", lambda: attempt not in map(attempt_of, self.children(CLUSTERS)))
+        self.collect_garbage()
 
     def take_away(self, name: str) -> None:
         """Delete a pod that runs on a node: it stays, on its way out, until its kubelet says that it is gone."""

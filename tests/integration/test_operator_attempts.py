@@ -2,10 +2,8 @@
 kubelets and runner.
 """
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,11 +11,9 @@ from tests.cluster.control_plane import ControlPlane
 from tests.integration.operator_process import OperatorProcess, shared_operator, wait_for
 from tests.integration.sidecar import a_sidecar
 from tests.integration.stage import CLAIMS, CLUSTERS, CONFIG_MAPS, JOBS, PODS, RUNS, Stage, attempt_of
-from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_FAILED, EXIT_STOPPED, TerminationMessage
+from tuning_contract.termination import EXIT_FAILED, EXIT_STOPPED, TerminationMessage
 
 pytestmark = pytest.mark.control_plane
-
-MakeOperator = Callable[..., OperatorProcess]
 
 AT_ONCE = {"backoffSeconds": 0}
 DONE = TerminationMessage(outcome="Succeeded", message="12 of 12 steps are done", step=12, target_steps=12)
@@ -32,18 +28,6 @@ def operator(control_plane: ControlPlane) -> Iterator[OperatorProcess]:
     """The module's operator has a key, so that it can ask for stops."""
     with shared_operator(control_plane, "operator-of-attempts", STOP_KEY="the-key") as process:
         yield process
-
-
-def lose_the_head(stage: Stage, driver: str) -> None:
-    """Let the head go, and the driver notice it."""
-    stage.lose_head_pod()
-    stage.end_driver(driver, "", EXIT_ATTEMPT_LOST)
-
-
-def freed(stage: Stage, attempt: int = 1) -> None:
-    """Wait until the operator has deleted the RayCluster of an attempt, and end its pods."""
-    wait_for(f"freed cluster {attempt}", lambda: attempt not in map(attempt_of, stage.children(CLUSTERS)))
-    stage.collect_garbage()
 
 
 def order(operator: OperatorProcess, namespace: str) -> list[str]:
@@ -68,7 +52,7 @@ def test_the_next_attempt_waits_until_the_last_pod_of_the_one_before_is_gone(
     worker = stage.run_worker_pod("agents", "aaaaa")
     stage.set_cluster_ready(workers=1)
     stage.wait_for_phase("Running")
-    lose_the_head(stage, stage.run_driver_pod())
+    stage.lose_the_head(stage.run_driver_pod())
     status = stage.wait_for_phase("Retrying")
     assert status["reason"] == "HeadLost"
     record = status["history"][0]
@@ -84,7 +68,7 @@ def test_the_next_attempt_waits_until_the_last_pod_of_the_one_before_is_gone(
     stage.end_driver(driver, DONE)
     status = stage.wait_for_phase("Succeeded")
     assert [record["outcome"] for record in status["history"]] == ["Failed", "Succeeded"]
-    freed(stage, 2)
+    stage.free(2)
     assert sorted(map(attempt_of, stage.children(JOBS))) == [1, 2], "both Jobs stay, with their logs"
     seen = [write for write in order(operator, stage.namespace) if write.endswith("rayclusters")]
     # The one that passes by makes one, too.
@@ -93,12 +77,12 @@ def test_the_next_attempt_waits_until_the_last_pod_of_the_one_before_is_gone(
 
 
 def test_the_intent_is_written_before_any_child_of_the_next_attempt(operator: OperatorProcess, stage: Stage) -> None:
-    lose_the_head(stage, stage.walk_to_running(retry=AT_ONCE))
+    stage.lose_the_head(stage.walk_to_running(retry=AT_ONCE))
     stage.wait_for_phase("Retrying")
-    freed(stage)
+    stage.free(1)
     stage.end_driver(stage.walk_on_to_running(2), DONE)
     stage.wait_for_phase("Succeeded")
-    freed(stage, 2)
+    stage.free(2)
     writes = order(operator, stage.namespace)
     assert writes == [
         "create rayclusters",
@@ -122,15 +106,15 @@ def test_the_intent_is_written_before_any_child_of_the_next_attempt(operator: Op
 def test_when_every_attempt_was_lost_the_run_fails_and_says_how_many_there_were(
     operator: OperatorProcess, stage: Stage
 ) -> None:
-    lose_the_head(stage, stage.walk_to_running(retry=AT_ONCE | {"maxAttempts": 2}))
+    stage.lose_the_head(stage.walk_to_running(retry=AT_ONCE | {"maxAttempts": 2}))
     stage.wait_for_phase("Retrying")
-    freed(stage)
-    lose_the_head(stage, stage.walk_on_to_running(2))
+    stage.free(1)
+    stage.lose_the_head(stage.walk_on_to_running(2))
     status = stage.wait_for_phase("Failed")
     assert status["reason"] == "HeadLost"
     assert "2 attempts" in status["message"]
     assert [record["number"] for record in status["history"]] == [1, 2]
-    freed(stage, 2)
+    stage.free(2)
     assert status["attempt"]["number"] == 2
 
 
@@ -140,7 +124,7 @@ def test_a_rule_of_the_run_lets_a_cause_be_tried_again(operator: OperatorProcess
     failure = TerminationMessage(outcome="Failed", cause="WorkflowError", message="no tool", step=2, target_steps=12)
     stage.end_driver(driver, failure, EXIT_FAILED)
     stage.wait_for_phase("Retrying")
-    freed(stage)
+    stage.free(1)
     stage.end_driver(stage.walk_on_to_running(2), DONE)
     assert stage.wait_for_phase("Succeeded")["history"][0]["message"] == "no tool"
 
@@ -160,7 +144,7 @@ def test_a_suspended_run_saves_gives_everything_back_and_goes_on(
         assert stage.status["phase"] == "Suspending"
         assert stage.children(CLUSTERS), "it still has to save"
         stage.end_driver(driver, a_stop(7), EXIT_STOPPED)
-        freed(stage)
+        stage.free(1)
     status = stage.wait_for_phase("Suspended")
     assert not stage.children(CLUSTERS)
     assert not stage.pods("head")
@@ -199,9 +183,9 @@ def test_a_run_that_is_suspended_from_the_beginning_makes_nothing(operator: Oper
 
 
 def test_a_run_that_waits_to_be_tried_again_can_be_suspended(operator: OperatorProcess, stage: Stage) -> None:
-    lose_the_head(stage, stage.walk_to_running(retry={"backoffSeconds": 3600}))
+    stage.lose_the_head(stage.walk_to_running(retry={"backoffSeconds": 3600}))
     stage.wait_for_phase("Retrying")
-    freed(stage)
+    stage.free(1)
     stage.change(suspend=True)
     stage.wait_for_phase("Suspended")
     stage.change(suspend=False)
@@ -215,7 +199,7 @@ def test_a_cluster_that_does_not_become_ready_in_time_fails_the_run(operator: Op
     stage.make_head_pod()
     status = stage.wait_for_phase("Failed")
     assert status["reason"] == "StartDeadlineExceeded"
-    freed(stage)
+    stage.free(1)
 
 
 def test_a_run_that_trains_for_too_long_saves_before_it_fails(
@@ -234,7 +218,7 @@ def test_a_run_that_trains_for_too_long_saves_before_it_fails(
         status = stage.wait_for_phase("Failed")
     assert status["reason"] == "DeadlineExceeded"
     assert status["history"][0]["lastStep"] == 9
-    freed(stage)
+    stage.free(1)
 
 
 def test_cluster_and_run_are_kept_for_as_long_as_the_run_asks(operator: OperatorProcess, stage: Stage) -> None:
@@ -265,52 +249,3 @@ def test_a_run_that_is_made_anew_at_once_shares_nothing_with_the_old_one(
     for kind, uids in before.items():
         assert uids <= {item["metadata"]["uid"] for item in stage.children(kind)}, "the old one's are not touched"
     assert stage.status["attempt"]["rayClusterName"] == f"{own}-1"
-
-
-def test_an_operator_that_starts_between_two_attempts_goes_on_where_the_other_stood(
-    another_operator: MakeOperator, stage: Stage
-) -> None:
-    operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
-    lose_the_head(stage, stage.walk_to_running(retry={"backoffSeconds": 2}))
-    stage.wait_for_phase("Retrying")
-    operator.kill()
-    # It went before the cluster was freed, or after it; the status alone tells what is to be done.
-    operator.start()
-    freed(stage)
-    stage.end_driver(stage.walk_on_to_running(2), DONE)
-    status = stage.wait_for_phase("Succeeded")
-    assert [record["outcome"] for record in status["history"]] == ["Failed", "Succeeded"]
-    freed(stage, 2)
-    assert operator.writes(stage.namespace)["create", "rayclusters"] == 2
-    assert operator.writes(stage.namespace)["create", "jobs"] == 2
-
-
-def test_a_node_pool_that_goes_between_two_attempts_is_waited_for(another_operator: MakeOperator, stage: Stage) -> None:
-    pools = json.dumps([{"name": "cpu"}])
-    operator = another_operator(WATCH_NAMESPACE=stage.namespace, NODE_POOLS=pools).start()
-    lose_the_head(stage, stage.walk_to_running(retry={"backoffSeconds": 1}, cluster={"head": {"nodePool": "cpu"}}))
-    stage.wait_for_phase("Retrying")
-    operator.stop()
-    without = another_operator(WATCH_NAMESPACE=stage.namespace).start()
-    freed(stage)
-
-    def shown() -> dict[str, Any]:
-        degraded = stage.condition("Degraded")
-        return degraded if degraded.get("status") == "True" and "cpu" in degraded["message"] else {}
-
-    wait_for("the missing pool", shown)
-    assert not stage.children(CLUSTERS)
-    assert "Traceback" not in without.log
-    without.stop()
-    operator.start()
-    stage.wait_for_attempt(2)
-
-
-def test_a_namespace_that_is_being_deleted_leaves_no_traceback(another_operator: MakeOperator, stage: Stage) -> None:
-    stage.apply()
-    stage.api.request("DELETE", f"/api/v1/namespaces/{stage.namespace}")
-    operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
-    wait_for("a refused child", lambda: operator.refused(stage.namespace))
-    assert stage.status.get("phase") in (None, "Pending")
-    for trace in ("Traceback", "unexpected", "missing permission"):
-        assert trace not in operator.log

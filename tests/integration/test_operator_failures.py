@@ -3,7 +3,7 @@
 import pytest
 
 from tests.integration.operator_process import OperatorProcess, wait_for
-from tests.integration.stage import CLUSTERS, JOBS, PODS, Stage, waiting
+from tests.integration.stage import CLUSTERS, JOBS, ONCE, PODS, Stage, waiting
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_DRIVER_ERROR, EXIT_FAILED, TerminationMessage
 
 pytestmark = pytest.mark.control_plane
@@ -65,7 +65,7 @@ def test_a_pod_that_only_has_the_runs_labels_decides_nothing(operator: OperatorP
 
 
 def test_a_job_that_failed_without_a_word_is_a_lost_driver(operator: OperatorProcess, stage: Stage) -> None:
-    driver = stage.walk_to_running()
+    driver = stage.walk_to_running(retry=ONCE)
     stage.end_driver(driver, "Killed", EXIT_DRIVER_ERROR)
     stage.fail_job()
     status = stage.wait_for_phase("Failed", 30)
@@ -76,7 +76,7 @@ def test_a_job_that_failed_without_a_word_is_a_lost_driver(operator: OperatorPro
 def test_a_job_whose_driver_never_started_is_deleted_and_one_that_has_a_log_is_kept(
     operator: OperatorProcess, stage: Stage
 ) -> None:
-    stage.walk_to_the_job()
+    stage.walk_to_the_job(retry=ONCE)
     driver = stage.make_driver_pod()
     stage.set_pod(driver, phase="Pending", containerStatuses=[waiting("driver", "ImagePullBackOff", NOT_FOUND)])
     stage.delete(
@@ -100,7 +100,7 @@ def test_a_job_whose_driver_never_started_is_deleted_and_one_that_has_a_log_is_k
 
 
 def test_a_replaced_head_is_a_lost_attempt(operator: OperatorProcess, stage: Stage) -> None:
-    driver = stage.walk_to_running()
+    driver = stage.walk_to_running(retry=ONCE)
     head = next(pod["metadata"]["name"] for pod in stage.children(PODS) if "-head-" in pod["metadata"]["name"])
     stage.delete(PODS, head)
     stage.run_head_pod("fghij")
@@ -128,7 +128,7 @@ def test_a_head_that_ran_out_of_memory_is_named_so(operator: OperatorProcess, st
 
 
 def test_a_raycluster_that_somebody_deleted_is_not_made_again(operator: OperatorProcess, stage: Stage) -> None:
-    driver = stage.walk_to_running()
+    driver = stage.walk_to_running(retry=ONCE)
     stage.delete(CLUSTERS, stage.child(CLUSTERS)["metadata"]["name"])
     stage.end_driver(driver, "", EXIT_ATTEMPT_LOST)
     status = stage.wait_for_phase("Failed", 30)
@@ -171,5 +171,6 @@ def test_a_worker_whose_image_does_not_exist_is_counted_and_shown(operator: Oper
     assert degraded["message"].startswith("ray-worker of group agents: ImagePullBackOff")
     ready = stage.condition("ClusterReady")
     assert (ready["status"], ready["reason"]) == ("False", "Creating")
-    assert ready["message"].startswith("the head is ready, 1 of 2 worker pods ready: ray-worker of group agents")
+    assert ready["message"].startswith("the head is ready, 1 of 2 worker pods")
+    assert ready["message"].endswith("nowhere/agent:1: not found")
     assert not stage.children(JOBS)

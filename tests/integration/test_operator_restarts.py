@@ -1,21 +1,24 @@
 """Operators that start, die and start again around a run, on a real API server. Each watches one namespace only."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import pytest
 
 from tests.cluster.control_plane import ControlPlane
 from tests.integration.operator_process import OperatorProcess, wait_for
-from tests.integration.stage import CLUSTERS, CONFIG_MAPS, Stage, waiting
+from tests.integration.stage import CLUSTERS, CONFIG_MAPS, ONCE, Stage, waiting
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_FAILED, TerminationMessage
 
 pytestmark = pytest.mark.control_plane
 
 MakeOperator = Callable[..., OperatorProcess]
 NOT_FOUND = 'Back-off pulling image "nowhere/agent:1": ErrImagePull: failed to pull: nowhere/agent:1: not found'
+DONE = TerminationMessage(outcome="Succeeded", message="12 of 12 steps are done", step=12, target_steps=12)
 FAILURE = TerminationMessage(outcome="Failed", cause="EngineError", message="no memory", step=3, target_steps=12)
 
 
@@ -50,7 +53,7 @@ def test_a_restarted_operator_writes_nothing_for_a_run_that_is_well(
     another_operator: MakeOperator, stage: Stage
 ) -> None:
     operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
-    driver = stage.walk_to_running()
+    driver = stage.walk_to_running(retry=ONCE)
     version = stage.run()["metadata"]["resourceVersion"]
     before = operator.writes(stage.namespace)
     operator.kill()
@@ -67,7 +70,7 @@ def test_what_happened_while_no_operator_ran_is_judged_at_the_start(
     another_operator: MakeOperator, stage: Stage
 ) -> None:
     operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
-    driver = stage.walk_to_running()
+    driver = stage.walk_to_running(retry=ONCE)
     operator.kill()
     stage.end_driver(driver, FAILURE, EXIT_FAILED)
     operator.start()
@@ -99,7 +102,7 @@ def test_lost_history_is_listed_again_and_compared(
 ) -> None:
     """The API server restarts while the operator sleeps; its watch cache then knows nothing of the time before."""
     operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
-    driver = stage.walk_to_running()
+    driver = stage.walk_to_running(retry=ONCE)
     os.kill(operator.pid, signal.SIGSTOP)
     try:
         stage.delete(CLUSTERS, stage.child(CLUSTERS)["metadata"]["name"])
@@ -119,6 +122,55 @@ def test_lost_history_is_listed_again_and_compared(
     assert "was deleted" in status["message"]
     assert operator.writes(stage.namespace)["create", "rayclusters"] == 1
     assert operator.writes(stage.namespace)["create", "jobs"] == 1
+
+
+def test_an_operator_that_starts_between_two_attempts_goes_on_where_the_other_stood(
+    another_operator: MakeOperator, stage: Stage
+) -> None:
+    operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    stage.lose_the_head(stage.walk_to_running(retry={"backoffSeconds": 2}))
+    stage.wait_for_phase("Retrying")
+    operator.kill()
+    # It went before the cluster was freed, or after it; the status alone tells what is to be done.
+    operator.start()
+    stage.free(1)
+    stage.end_driver(stage.walk_on_to_running(2), DONE)
+    status = stage.wait_for_phase("Succeeded")
+    assert [record["outcome"] for record in status["history"]] == ["Failed", "Succeeded"]
+    stage.free(2)
+    assert operator.writes(stage.namespace)["create", "rayclusters"] == 2
+    assert operator.writes(stage.namespace)["create", "jobs"] == 2
+
+
+def test_a_node_pool_that_goes_between_two_attempts_is_waited_for(another_operator: MakeOperator, stage: Stage) -> None:
+    pools = json.dumps([{"name": "cpu"}])
+    operator = another_operator(WATCH_NAMESPACE=stage.namespace, NODE_POOLS=pools).start()
+    stage.lose_the_head(stage.walk_to_running(retry={"backoffSeconds": 1}, cluster={"head": {"nodePool": "cpu"}}))
+    stage.wait_for_phase("Retrying")
+    operator.stop()
+    without = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    stage.free(1)
+
+    def shown() -> dict[str, Any]:
+        degraded = stage.condition("Degraded")
+        return degraded if degraded.get("status") == "True" and "cpu" in degraded["message"] else {}
+
+    wait_for("the missing pool", shown)
+    assert not stage.children(CLUSTERS)
+    assert "Traceback" not in without.log
+    without.stop()
+    operator.start()
+    stage.wait_for_attempt(2)
+
+
+def test_a_namespace_that_is_being_deleted_leaves_no_traceback(another_operator: MakeOperator, stage: Stage) -> None:
+    stage.apply()
+    stage.api.request("DELETE", f"/api/v1/namespaces/{stage.namespace}")
+    operator = another_operator(WATCH_NAMESPACE=stage.namespace).start()
+    wait_for("a refused child", lambda: operator.refused(stage.namespace))
+    assert stage.status.get("phase") in (None, "Pending")
+    for trace in ("Traceback", "unexpected", "missing permission"):
+        assert trace not in operator.log
 
 
 def test_an_idle_operator_is_small_and_reacts_at_once(another_operator: MakeOperator, stage: Stage) -> None:
