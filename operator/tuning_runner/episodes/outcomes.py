@@ -103,7 +103,8 @@ def after_judge(reply: Mapping[str, Any], ending: Ending) -> Ending | JudgeFailu
     if status == DIED:
         return Ending(Outcome.LOST, EpisodeError("worker", "WorkerDied", reply["text"]))
     if status in ("timeout", STUCK):
-        return Ending(Outcome.JUDGE_ERROR, EpisodeError("judge", "TimeoutError", "the judge took too long"))
+        text = "the judge took longer than `rollout.limits.seconds`: see why it waits, or raise that limit"
+        return Ending(Outcome.JUDGE_ERROR, EpisodeError("judge", "TimeoutError", text))
     if status == "raised":
         error = reply["error"]
         if error["category"] == exceptions.OWN:

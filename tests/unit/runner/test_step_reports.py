@@ -171,7 +171,8 @@ def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path):
         for event in events_of(file):
             if event.session_log.status == SessionLog.START:
                 shown = {step: value for step, value in shown.items() if step < event.step}
-            shown |= {event.step: value.simple_value for value in event.summary.value}
+            for value in event.summary.value:
+                shown[event.step] = value.simple_value
     assert shown == {1: 0.125, 2: 0.25}
 
 

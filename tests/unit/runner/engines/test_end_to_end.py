@@ -233,6 +233,39 @@ def test_a_workflow_that_starts_raising_in_the_second_step_fails_there_with_the_
     assert set(outcomes) == {"AgentError"}
 
 
+JUDGES = """
+import asyncio
+from tiny_agent import Output, judge, run
+
+async def nan(task, response):
+    return Output(reward=float("nan"))
+
+async def hangs(task, response):
+    await asyncio.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("judge", "cause", "text"),
+    [
+        ("judges:nan", "WorkflowError", "the judge returned a reward that is not finite: nan"),
+        ("judges:hangs", "JudgeUnavailable", "the judge took longer than `rollout.limits.seconds`"),
+        ("judges:nobody", "ConfigInvalid", "`workflow.judge`"),
+    ],
+)
+def test_a_judge_that_gives_no_grade_fails_the_preflight_with_its_cause(tiny_model, tmp_path, judge, cause, text):
+    (tmp_path / "judges.py").write_text(JUDGES)
+    (tmp_path / "volume").mkdir()
+    volume = Volume(tmp_path / "volume")
+    run = a_run_document(tiny_model, workflow=WorkflowSettings("judges:run", judge))
+    run = replace(run, rollout=replace(run.rollout, limits=replace(run.rollout.limits, seconds=3)))
+    code, output = volume.execute(run, source=Path(f"{tmp_path}:{TINY}"))
+    assert code == 10, output
+    assert (volume.result.cause, volume.result.step) == (cause, 0)
+    assert text in volume.result.message, volume.result.message
+    assert volume.run.stopped(1).exists()
+
+
 def test_a_dataset_that_does_not_exist_fails_within_seconds(tmp_path):
     volume = Volume(tmp_path)
     run = a_run_document(dataset=DatasetSettings("/data/tasks.jsonl"))

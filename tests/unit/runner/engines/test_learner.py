@@ -286,7 +286,7 @@ def test_weights_of_another_model_are_a_wrong_configuration(tiny_model, tmp_path
     model = AutoModelForCausalLM.from_pretrained(str(tiny_model))
     model.resize_token_embeddings(model.config.vocab_size + 8)
     model.save_pretrained(str(folder))
-    with pytest.raises(RunError, match="do not fit this run's model: .* in the checkpoint and ") as caught:
+    with pytest.raises(RunError, match=r"do not fit this run's model: .* in the checkpoint and ") as caught:
         a_learner(tiny_model, tmp_path).load_weights(folder)
     assert caught.value.cause is Cause.CONFIG_INVALID
 
