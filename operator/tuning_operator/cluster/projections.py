@@ -3,6 +3,7 @@
 Tolerant: an object that lacks what it should have becomes a view that says so; nothing here raises on content.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ _KEPT_METADATA = (
     "creationTimestamp",
     "deletionTimestamp",
 )
+
+_TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 Raw = Mapping[str, Any]
 
@@ -202,15 +205,20 @@ def _container(report: Raw, memory_limit: str) -> ContainerView:
         name=report["name"],
         state=ContainerState(state) if state in set(ContainerState) else ContainerState.UNKNOWN,
         reason=details.get("reason") or "",
-        message=details.get("message") or "",
+        message=_words(details),
         exit_code=details.get("exitCode"),
         ready=report.get("ready") is True,
         restarts=report.get("restartCount") or 0,
         last_reason=last.get("reason") or "",
-        last_message=last.get("message") or "",
+        last_message=_words(last),
         last_exit_code=last.get("exitCode"),
         memory_limit=memory_limit,
     )
+
+
+def _words(state: Raw) -> str:
+    """What a container said at its end: its last lines as a rule, without the colours of a terminal."""
+    return _TERMINAL.sub("", state.get("message") or "")
 
 
 def _holds(status: Raw, kind: str) -> bool:

@@ -86,6 +86,13 @@ def test_a_pod_shows_the_containers_own_reason() -> None:
     assert (ray.memory_limit, ray.restarts, view.attempt) == ("8Gi", 2, 1)
 
 
+def test_the_last_lines_of_a_container_come_without_the_colours_of_a_terminal() -> None:
+    ended = {"reason": "Error", "exitCode": 137, "message": "\x1b[31mSome processes \x1b[22mexited\x1b[0m"}
+    report = {"name": "ray-head", "state": {"terminated": ended}, "lastState": {"terminated": ended}}
+    container = projections.pod(an_object(status={"containerStatuses": [report]})).containers[0]
+    assert (container.message, container.last_message) == ("Some processes exited", "Some processes exited")
+
+
 def test_a_worker_shows_its_group_and_whether_it_is_ready() -> None:
     labels = {"agenttuning.io/component": "worker", "ray.io/group": "agents"}
     raw = an_object(status={"conditions": [{"type": "Ready", "status": "True"}]})
