@@ -148,7 +148,8 @@ def _status_write(world: World, parts: list[Contribution]) -> tuple[StatusWrite 
         if world.now < ready:
             return None, ready
     if not _is_over(world):
-        new = new.model_copy(update={"usage": figures.usage_of(world)})
+        usage = figures.usage_of(world).model_copy(update={"active_seconds": new.usage.active_seconds})
+        new = new.model_copy(update={"usage": usage})
     # What the server holds, without the defaults that reading it has filled in.
     held = old.model_dump(mode="json", by_alias=True, exclude_unset=True)
     patch = merge_patch(held, new.to_object())

@@ -5,10 +5,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.builders import UID, a_run
+from tests.builders import UID, a_run, merged
 from tuning_contract.progress import Progress
 from tuning_contract.termination import TerminationMessage
 from tuning_operator.api.v1alpha1 import TuningRun
+from tuning_operator.api.v1alpha1_status import TuningRunStatus
+from tuning_operator.engine.plan import plan
+from tuning_operator.engine.transitions import is_allowed
 from tuning_operator.engine.world import (
     ClaimView,
     ClusterView,
@@ -19,6 +22,7 @@ from tuning_operator.engine.world import (
     PodView,
     World,
 )
+from tuning_operator.settings import Settings
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 CLUSTER_UID = "cluster-uid"
@@ -156,3 +160,18 @@ def some_progress(**changes: Any) -> Progress:
         values={"reward_mean": 0.4321, "policy_loss": 0.00012, "kl": 0.01},
     )
     return replace(progress, **changes)
+
+
+def after_the_write(world: World, settings: Settings) -> World:
+    """The world once the status of its plan is written; the write must be there, and be an allowed step."""
+    write = plan(world, settings).status
+    assert write is not None, "nothing is written"
+    status = TuningRunStatus.model_validate(merged(world.run.status.to_object(), write.patch))
+    assert is_allowed(world.run.status.phase, status.phase), (world.run.status.phase, status.phase)
+    return replace(world, run=world.run.model_copy(update={"status": status}))
+
+
+def cleared(world: World, **changes: Any) -> World:
+    """The same world when everything of its attempt but the Job is gone, and the API server has said so."""
+    notes = replace(world.notes, looked_at=world.now, since={"remains": world.now})
+    return replace(world, **{"cluster": None, "pods": (), "notes": notes} | changes)
