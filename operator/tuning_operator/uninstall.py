@@ -22,7 +22,8 @@ _NAMED = 20
 _PAGE = 500
 _ADVICE = (
     "Suspend (spec.suspend: true) or delete these runs, or wait for their ends. "
-    "To remove the operator all the same: helm uninstall --no-hooks."
+    "To remove the operator all the same: helm uninstall --no-hooks. "
+    "To keep it: helm rollback to the revision that helm status shows, for helm now takes it for half removed."
 )
 
 
