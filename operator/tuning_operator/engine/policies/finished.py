@@ -5,16 +5,15 @@ with the cluster: it is deleted. A Job whose driver ever ran is never deleted: s
 which deletes the pods that wait and keeps those that have finished. With `cleanup.runTTLSeconds` the run goes, too.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from tuning_operator.api.conditions import ConditionType, Reason, find, is_true
 from tuning_operator.engine import evidence, release
 from tuning_operator.engine.contribution import NOTHING_WRONG, Contribution, condition
-from tuning_operator.engine.policies.leftovers import LAST_WORD
+from tuning_operator.engine.policies import leftovers
 from tuning_operator.engine.release import Disposal
 from tuning_operator.engine.times import from_text
-from tuning_operator.engine.world import World
+from tuning_operator.engine.world import JobView, World
 from tuning_operator.settings import Settings
 
 
@@ -32,18 +31,30 @@ def _due(world: World) -> tuple[datetime | None, Disposal]:
     ended = _ended(world)
     cleanup = world.run.spec.cleanup
     clusters = release.disposal_of_clusters(world)
-    jobs = release.with_jobs(Disposal(), (*world.earlier_jobs, *((world.job,) if world.job else ())))
     plans = [(ended + timedelta(seconds=cleanup.cluster_ttl_seconds), clusters)]
-    if world.job is not None and world.job in jobs.end_jobs and world.drivers and not evidence.driver_ever_ran(world):
-        others = tuple(job for job in jobs.end_jobs if job is not world.job)
-        jobs = replace(jobs, job=True, end_jobs=others)
-    plans.append((ended + LAST_WORD, jobs))
+    plans += [(moment, _of_jobs(world, jobs)) for moment, jobs in _open_jobs(world, ended).items()]
     if cleanup.run_ttl_seconds is not None:
         plans.append((ended + timedelta(seconds=cleanup.run_ttl_seconds), Disposal(run=True)))
     later = [moment for moment, what in plans if what and world.now < moment]
     # One after the other: the run, if it goes, goes last.
     now = next((what for moment, what in plans if what and world.now >= moment), Disposal())
     return min(later, default=None), now
+
+
+def _open_jobs(world: World, ended: datetime) -> dict[datetime, tuple[JobView, ...]]:
+    """Jobs that have not ended, by when they will have had their time."""
+    jobs = (*world.earlier_jobs, *((world.job,) if world.job else ()))
+    found: dict[datetime, tuple[JobView, ...]] = {}
+    for job in release.with_jobs(Disposal(), jobs).end_jobs:
+        due = leftovers.due(world, job, ended)
+        found[due] = (*found.get(due, ()), job)
+    return found
+
+
+def _of_jobs(world: World, jobs: tuple[JobView, ...]) -> Disposal:
+    if world.job in jobs and world.drivers and not evidence.driver_ever_ran(world):
+        return Disposal(job=True, end_jobs=tuple(job for job in jobs if job is not world.job))
+    return Disposal(end_jobs=jobs)
 
 
 def _ended(world: World) -> datetime:
