@@ -138,9 +138,8 @@ def lose_node_until_retried(scene: Scene, *processes: str) -> None:
     """Leave the node without those who speak for it, until the operator has given its pods up and begun anew."""
     with without(scene.full, *processes):
         scene.wait_for_phase("Retrying", seconds=200)
-        stuck = scene.ray_pods()
-        assert stuck, "pods of a node that does not answer stay"
-        assert all("deletionTimestamp" in pod["metadata"] for pod in stuck)
+        wait_for("pods that stay", lambda: all("deletionTimestamp" in pod["metadata"] for pod in scene.ray_pods()), 30)
+        assert scene.ray_pods(), "nobody is there who could end pods"
         wait_for("second attempt", lambda: scene.status()["attempt"]["number"] == 2, 120)
 
 
