@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from tests.cluster.api import Api
-from tests.integration.stage import Stage, attempt_of
+from tests.integration.stage import MERGE, Stage, attempt_of
 from tuning_contract.causes import Cause
 from tuning_contract.termination import (
     EXIT_ATTEMPT_LOST,
@@ -135,6 +135,18 @@ class Player:
         checkpoint = f"{self.stage.namespace}/{job['metadata']['name'].rpartition('-')[0]}/checkpoints/step-{done:06}"
         word = TerminationMessage(outcome, cause, f"{done} steps are done", done, STEPS, checkpoint)
         self.stage.end_driver(self._drivers.pop(_uid(job)), word, code)
+        self._end_job(job, code == EXIT_SUCCEEDED)
+
+    def _end_job(self, job: Object, complete: bool) -> None:
+        """The Job ends with its driver: every other end than success is one that no other pod could change."""
+        moment = "2026-01-01T00:00:00Z"
+        kinds = ("SuccessCriteriaMet", "Complete") if complete else ("FailureTarget", "Failed")
+        reason = "CompletionsReached" if complete else "PodFailurePolicy"
+        base = {"status": "True", "reason": reason, "message": "the driver has ended", "lastTransitionTime": moment}
+        status = {"startTime": moment, "conditions": [base | {"type": kind} for kind in kinds]}
+        status |= {"succeeded": 1, "completionTime": moment} if complete else {"failed": 1}
+        path = f"{self._path(JOBS, job)}/status"
+        self.stage.api.request("PATCH", path, {"status": status}, MERGE)
 
     def _collect_garbage(self, seen: Seen) -> None:
         """Delete what has lost its owner; a head that goes asks the training to save first, as its hook does."""
@@ -154,10 +166,13 @@ class Player:
                 self._end(job, "Stopped", EXIT_STOPPED)
 
     def _delete(self, collection: str, item: Object) -> None:
-        group, _, plural = collection.rpartition("/")
-        path = f"{group}/namespaces/{self.stage.namespace}/{plural}/{item['metadata']['name']}"
         # A Job would wait for a controller that leaves its pods behind.
-        self.stage.api.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+        options = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        self.stage.api.request("DELETE", self._path(collection, item), options)
+
+    def _path(self, collection: str, item: Object) -> str:
+        group, _, plural = collection.rpartition("/")
+        return f"{group}/namespaces/{self.stage.namespace}/{plural}/{item['metadata']['name']}"
 
 
 class Cast:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.control_plane
 
 RUNS = 300
 SEED = 5
-PATIENCE_SECONDS = 400
+PATIENCE_SECONDS = 250
 CHANCES = Chances(
     {
         Fault.SERVER_ERROR: 0.0025,
