@@ -141,6 +141,8 @@ def _disruption(pod: PodView) -> tuple[Cause, str] | None:
         return Cause.EVICTED, f"pod {pod.name} was evicted: {pod.message}"
     if pod.reason in ("NodeLost", "NodeShutdown", "Terminated"):
         return Cause.NODE_LOST, f"pod {pod.name}: {pod.reason}: {pod.message}"
+    if pod.node_lost:
+        return Cause.NODE_LOST, f"the node of pod {pod.name} does not answer"
     return None
 
 

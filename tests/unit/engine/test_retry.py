@@ -366,3 +366,16 @@ def test_usage_adds_up_over_attempts() -> None:
     made = replace(second, cluster=a_cluster(name=name, head_ready=False), pods=(head,), now=second.now + seconds(110))
     third = after_the_write(made, SETTINGS)
     assert (third.run.status.usage.gpu_seconds, third.run.status.usage.active_seconds) == (1400, 540)
+
+
+def test_a_head_whose_node_does_not_answer_is_a_lost_node_whatever_the_driver_calls_it() -> None:
+    word = TerminationMessage("Failed", "HeadLost", "the head has not answered for 60 s", 3, 12)
+    world = a_running_world(pods=(a_head(node_lost=True), a_driver(word, EXIT_FAILED)))
+    patch = the_patch(world)
+    assert (patch["reason"], patch["history"][0]["counted"]) == ("NodeLost", False)
+    assert "the head has not answered for 60 s; the node of pod math-agent-3f9a1c-1-head-abcde" in patch["message"]
+    well = replace(world, pods=(a_head(), world.pods[1]))
+    assert (the_patch(well)["reason"], the_patch(well)["history"][0]["message"]) == ("HeadLost", word.message)
+    # As long as the driver says nothing the node may come back.
+    silent = plan(replace(world, pods=(a_head(node_lost=True), a_driver())), SETTINGS).status
+    assert silent is None or "phase" not in silent.patch

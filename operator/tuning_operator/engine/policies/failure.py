@@ -5,7 +5,7 @@ from datetime import timedelta
 from tuning_contract.causes import Cause
 from tuning_contract.result import STOPPED, SUCCEEDED, RunResult
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_FAILED, TerminationMessage
-from tuning_operator.engine import evidence, facts
+from tuning_operator.engine import diagnosis, evidence, facts
 from tuning_operator.engine.contribution import Contribution, Verdict
 from tuning_operator.engine.world import Reachability, World
 from tuning_operator.settings import Settings
@@ -50,7 +50,16 @@ def _spoken(world: World, message: TerminationMessage) -> Verdict:
         text = message.message or f"the run ended after {message.step} of {message.target_steps} steps"
     else:
         cause, text = evidence.cause_of(message.cause), message.message or message.cause or "no message"
+        if cause is Cause.HEAD_LOST:
+            cause, text = _loss(world, text)
     return Verdict(cause, text, message.step, message.target_steps, message.checkpoint, message.metrics)
+
+
+def _loss(world: World, text: str) -> tuple[Cause, str]:
+    """A head that only the driver misses: its pod may tell why, such as that its node does not answer."""
+    found = [pod for pod in evidence.heads(world) if diagnosis.is_disrupted(pod)]
+    cause, words = diagnosis.ended_by(found, evidence.RAY_HEAD)
+    return cause, f"{text}; {words}" if words else text
 
 
 def _unspoken(world: World) -> Verdict:
@@ -58,7 +67,7 @@ def _unspoken(world: World) -> Verdict:
     for container in evidence.ended_drivers(world):
         tail = container.message.strip() or container.reason
         if container.exit_code == EXIT_ATTEMPT_LOST:
-            return Verdict(Cause.HEAD_LOST, f"the driver lost the Ray cluster: {tail}")
+            return Verdict(*_loss(world, f"the driver lost the Ray cluster: {tail}"))
         if container.exit_code == EXIT_FAILED:
             return Verdict(Cause.UNKNOWN, f"the driver ended without a verdict: {tail}")
         return Verdict(Cause.UNKNOWN, "the driver ended without a verdict, and no result was found")
