@@ -123,6 +123,20 @@ def test_a_leader_that_is_killed_while_the_run_ends_is_followed_and_the_gpus_are
     made_once(pair)
 
 
+def test_a_leader_that_is_killed_between_two_attempts_is_followed_and_no_attempt_is_made_twice(pair: Pair) -> None:
+    pair.stage.lose_the_head(pair.stage.walk_to_running(retry={"backoffSeconds": 2}))
+    pair.stage.wait_for_phase("Retrying")
+    pair.leader.kill()
+    pause = pair.wait_for_the_standby()
+    pair.stage.free(1)
+    driver = pair.stage.walk_on_to_running(2)
+    print(f"killed while it waited to try again: the standby leads after {pause:.1f} s")
+    pair.stage.end_driver(driver, FAILURE, EXIT_FAILED)
+    status = pair.stage.wait_for_phase("Failed")
+    assert [(item["number"], item["cause"]) for item in status["history"]] == [(1, "HeadLost"), (2, "ConfigInvalid")]
+    assert {kind: pair.writes()["create", kind] for kind in ("rayclusters", "jobs")} == {"rayclusters": 2, "jobs": 2}
+
+
 def test_a_run_that_is_well_sees_only_a_pause(pair: Pair) -> None:
     pair.stage.walk_to_running()
     version, before = pair.stage.run()["metadata"]["resourceVersion"], pair.writes()
