@@ -103,12 +103,12 @@ class Stage:
             raise AssertionError(f"{error}; status is {json.dumps(self.status, indent=1)}") from None
 
     def set_back_the_end(self) -> None:
-        """Let the end of the run be long ago, as its status has it."""
-        conditions = self.status["conditions"]
-        for item in conditions:
-            item["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        """Let the end of the run, and of its attempts, be long ago, as its status has it."""
+        long_ago, status = "2026-01-01T00:00:00Z", self.status
+        conditions = [item | {"lastTransitionTime": long_ago} for item in status["conditions"]]
+        history = [item | {"endTime": long_ago} for item in status["history"]]
         path = f"{RUNS.format(self.namespace)}/{self.name}/status"
-        self.api.request("PATCH", path, {"status": {"conditions": conditions}}, MERGE)
+        self.api.request("PATCH", path, {"status": {"conditions": conditions, "history": history}}, MERGE)
 
     def change(self, **spec: Any) -> None:
         """Change the run's spec, as far as the API lets its user."""

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -140,6 +140,25 @@ def test_an_operator_that_starts_between_two_attempts_goes_on_where_the_other_st
     stage.free(2)
     assert operator.writes(stage.namespace)["create", "rayclusters"] == 2
     assert operator.writes(stage.namespace)["create", "jobs"] == 2
+
+
+def test_the_pods_of_a_dead_node_are_waited_for_no_longer_than_the_installation_says(
+    another_operator: MakeOperator, stage: Stage
+) -> None:
+    another_operator(WATCH_NAMESPACE=stage.namespace, NODE_LOST_SECONDS="3").start()
+    driver = stage.walk_to_running(retry={"backoffSeconds": 0})
+    (head,) = (pod["metadata"]["name"] for pod in stage.pods("head"))
+    # No kubelet is left that would end it: it stays for ever.
+    stage.take_away(head)
+    taken = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    stage.set_pod(head, conditions=[taken | {"lastTransitionTime": f"{datetime.now(UTC):%FT%TZ}"}])
+    stage.end_driver(driver, "", EXIT_ATTEMPT_LOST)
+    record = stage.wait_for_phase("Retrying")["history"][0]
+    assert (record["cause"], record["counted"]) == ("NodeLost", False)
+    wait_for("freed cluster", lambda: not stage.children(CLUSTERS))
+    assert stage.status["attempt"]["number"] == 1
+    stage.wait_for_attempt(2)
+    assert stage.pods("head"), "it is never deleted by force"
 
 
 def test_a_node_pool_that_goes_between_two_attempts_is_waited_for(another_operator: MakeOperator, stage: Stage) -> None:
