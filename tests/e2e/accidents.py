@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import time
-from contextlib import suppress
 from typing import Any
 
 from tests.cluster.node import NODE
@@ -16,12 +15,37 @@ from tests.cluster.outages import kill_all, without
 from tests.cluster.small_volume import SmallVolume, small_volume
 from tests.e2e.runs import a_short_run, with_workflow
 from tests.e2e.scene import Scene, names
-from tests.harness import OPERATOR_NAMESPACE, RELEASE, CommandError, Object, wait_for
+from tests.harness import OPERATOR_NAMESPACE, RELEASE, Object, wait_for
 
 SAVE_EVERY = 4
 STEPS = 20
 KUBERAY = ("deployment/kuberay-operator", "--namespace", "ray-system")
 GPU = "nvidia.com/gpu"
+
+# Many small processes, since the kernel ends the largest one first.
+_EXHAUST = """
+import os, pathlib, signal, sys, time
+
+def field(pid, name):
+    try:
+        return pathlib.Path("/proc", str(pid), name).read_bytes()
+    except OSError:
+        return b""
+
+pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and b"tuning_runner.training" in field(pid, "cmdline")]
+(trainer,) = pids
+takers = []
+while field(trainer, "cmdline") and len(takers) < 64:
+    if (taker := os.fork()) == 0:
+        taken = b"x" * (96 << 20)
+        signal.pause()
+    takers.append(taker)
+    time.sleep(0.05)
+time.sleep(0.5)
+for taker in takers:
+    os.kill(taker, signal.SIGKILL)
+print("the trainer is gone" if not field(trainer, "cmdline") else "the trainer lives", "after", len(takers))
+"""
 
 
 def a_paced_run(scene: Scene, steps: int = STEPS, pace: float = 0.6, **spec: Any) -> list[Object]:
@@ -89,25 +113,9 @@ def kill_ray_container(scene: Scene) -> None:
 
 
 def exhaust_memory(scene: Scene) -> None:
-    """Take memory in the head's Ray container until the kernel ends the process that trains."""
-    code = (
-        "import os, pathlib, sys\n"
-        "def field(pid, name):\n"
-        "    try:\n"
-        "        return pathlib.Path('/proc', pid, name).read_bytes()\n"
-        "    except OSError:\n"
-        "        return b''\n"
-        "def held(pid):\n"
-        "    return int((field(pid, 'statm').split() or [0, 0])[1])\n"
-        "pids = [pid for pid in os.listdir('/proc') if pid.isdigit() and b'tuning_runner' in field(pid, 'cmdline')]\n"
-        "trainer = max(pids, key=held)\n"
-        "pathlib.Path('/proc', trainer, 'oom_score_adj').write_text('1000')\n"
-        "taken = []\n"
-        "while field(trainer, 'cmdline'):\n"
-        "    taken.append(b'x' * (32 << 20))\n"
-    )
-    with suppress(CommandError):  # the kernel may end this one, too
-        scene.kubectl("exec", scene.pod("head"), "-c", "ray-head", "--", "python", "-c", code)
+    """Take memory in the head's Ray container until the kernel ends the process that trains, the largest there."""
+    said = scene.kubectl("exec", scene.pod("head"), "-c", "ray-head", "--", "python", "-c", _EXHAUST)
+    assert "is gone" in said, said
 
 
 def drain(scene: Scene) -> None:

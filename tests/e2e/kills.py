@@ -160,6 +160,7 @@ KILLS = (
         causes=("OutOfMemory",),
         counted=1,
         says="memory",
+        run=_with(steps=60),
     ),
     Kill("node-drained", accidents.drain, causes=("Evicted",), attempts=2, saves=True, often=True),
     # The cluster's own processes.
