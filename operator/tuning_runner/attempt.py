@@ -135,9 +135,9 @@ class Attempt:
             fingerprint = engine.fingerprint()
             store = CheckpointStore(self._fence, self._run.checkpoint.keep_last, say)
             found = store.newest(fingerprint)
-            resume = Resume(*found) if found else origin
-            if resume is origin and origin is not None:
-                require_continuation(origin, fingerprint, plan.target_steps)
+            resume = Resume(*found) if found else origin or self._origin()
+            if found is None and resume is not None:
+                require_continuation(resume, fingerprint, plan.target_steps)
             self._progress.step = resume.step if resume else 0
             with MetricsWriter(self._directory, self._number, plan.target_steps, self._progress.step) as metrics:
                 context = Context(inputs, plan.target_steps, fingerprint, self._fence, store, metrics)

@@ -306,6 +306,15 @@ def test_a_runs_own_checkpoints_win_over_another_runs_on_a_retry(tmp_path):
     assert scene.calls[1:3] == [f"begin with {scene.directory.checkpoint(2)}", "step 3"]
 
 
+def test_a_run_whose_own_checkpoints_are_all_damaged_begins_with_another_runs_again(tmp_path):
+    other = another_run(tmp_path, 1)
+    scene = Scene(tmp_path, checkpoint=from_other(other.root))
+    scene.attempt(step_3=raises(RuntimeError("boom")))
+    (scene.directory.checkpoint(2) / "weights").write_text("x")
+    assert scene.attempt(2) == 0
+    assert scene.calls[1:4] == [f"begin with {other.checkpoint(1)}", "step 2", "step 3"]
+
+
 def test_another_runs_checkpoint_of_other_settings_is_refused_with_the_fields_and_the_way_out(tmp_path):
     other = another_run(tmp_path, 1, fingerprint={"seed": 5})
     scene = Scene(tmp_path, checkpoint=from_other(other.root))
