@@ -73,7 +73,7 @@ async def test_the_agent_with_agentscope_is_scored_by_its_judge() -> None:
 @pytest.mark.usefixtures("modules")
 async def test_the_agent_with_a_tool_in_plain_text_calls_it() -> None:
     policy = ScriptedPolicy(lambda prompt, _: "3" if "The sum is 3." in prompt else "add(1, 2)")
-    async with a_bench("run", "judge", module="caller", policy=policy) as bench:
+    async with a_bench("run", "judge", module="caller", policy=policy, seconds=60.0) as bench:
         (result,) = await bench.run([{"question": "1 + 2", "answer": "3"}])
     assert (result.record.outcome, result.record.reward) == (Outcome.COMPLETED, 1.0), result.record.error
     assert (len(result.turns), result.record.metrics["called"]) == (2, 1.0)
@@ -89,7 +89,7 @@ async def test_an_agent_that_hands_tools_to_the_model_is_refused_by_the_code_tha
     changed = adder.replace("memory=", "toolkit=TOOLS, memory=")
     assert changed != adder
     (tmp_path / "with_tools.py").write_text(tool + changed)
-    async with a_bench("run", "judge", module="with_tools") as bench:
+    async with a_bench("run", "judge", module="with_tools", seconds=60.0) as bench:
         (result,) = await bench.run([TASK])
     assert result.record.reward is None
     assert "tools_without_parser" in str(result.record.error)
