@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.control_plane import ControlPlane
 from tests.integration.operator_process import OperatorProcess, wait_for
-from tests.integration.stage import CLUSTERS, CONFIG_MAPS, ONCE, Stage, waiting
+from tests.integration.stage import CLUSTERS, CONFIG_MAPS, JOBS, ONCE, PODS, Stage, waiting
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_FAILED, TerminationMessage
 
 pytestmark = pytest.mark.control_plane
@@ -105,9 +105,11 @@ def test_lost_history_is_listed_again_and_compared(
     driver = stage.walk_to_running(retry=ONCE)
     os.kill(operator.pid, signal.SIGSTOP)
     try:
-        stage.delete(CLUSTERS, stage.child(CLUSTERS)["metadata"]["name"])
-        # Without a word of its cause: which of the two watches is heard first must not matter.
+        # Without a word of its cause: which of the watches is heard first must not matter.
         stage.end_driver(driver, "", EXIT_ATTEMPT_LOST)
+        stage.delete(CLUSTERS, stage.child(CLUSTERS)["metadata"]["name"])
+        stage.delete(PODS, stage.pods("head")[0]["metadata"]["name"])
+        stage.delete(JOBS, stage.child(JOBS)["metadata"]["name"])
         for number in range(20):
             made = {"metadata": {"name": f"noise-{number}"}, "data": {"a": "b"}}
             stage.api.request("POST", CONFIG_MAPS.format(stage.namespace), made)
@@ -117,7 +119,7 @@ def test_lost_history_is_listed_again_and_compared(
     finally:
         os.kill(operator.pid, signal.SIGCONT)
     status = stage.wait_for_phase("Failed", 60)
-    # The deletion was never seen as an event; the list tells it.
+    # The deletions were never seen as events; the lists tell them.
     assert status["reason"] == "HeadLost"
     assert "was deleted" in status["message"]
     assert operator.writes(stage.namespace)["create", "rayclusters"] == 1
