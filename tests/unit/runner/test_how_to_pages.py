@@ -54,7 +54,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize("module", ["sums", "other"])
 async def test_a_workflow_of_the_page_is_scored_by_its_judge(module: str) -> None:
-    async with a_bench("run", "judge", module=module) as bench:
+    async with a_bench("run", "judge", module=module, seconds=60.0) as bench:
         right, wrong = await bench.run([TASK, TASK | {"answer": "4"}])
     assert (right.record.outcome, right.record.reward, wrong.record.reward) == (Outcome.COMPLETED, 1.0, 0.0)
     assert right.response == "3"
@@ -64,7 +64,7 @@ async def test_a_workflow_of_the_page_is_scored_by_its_judge(module: str) -> Non
 @pytest.mark.usefixtures("modules")
 async def test_the_agent_with_agentscope_is_scored_by_its_judge() -> None:
     policy = ScriptedPolicy(lambda prompt, _: " 3\n" if "1 + 2" in prompt else "4")
-    async with a_bench("run", "judge", module="adder", policy=policy) as bench:
+    async with a_bench("run", "judge", module="adder", policy=policy, seconds=60.0) as bench:
         right, wrong = await bench.run([{"question": text, "answer": "3"} for text in ("1 + 2", "1 + 1")])
     assert (right.record.outcome, right.record.reward) == (Outcome.COMPLETED, 1.0), right.record.error
     assert (wrong.record.outcome, wrong.record.reward) == (Outcome.COMPLETED, 0.0), wrong.record.error
