@@ -64,8 +64,6 @@ class ProgressPoller:
         memory = self._memory.of(view.uid, self._clock())
         attempt, before = memory.attempt, (memory.progress, memory.metrics)
         try:
-            if not address:
-                raise Unreachable("no head pod with an address")
             progress = await self._sidecars.progress(address)
         except Unreachable:
             progress = None

@@ -96,6 +96,8 @@ class SidecarClient:
         """One request: status and body."""
         if self._session is None:
             raise RuntimeError("the client is not open")
+        if not address:
+            raise Unreachable("no head pod with an address")
         host = f"[{address}]" if ":" in address else address
         url = f"http://{host}:{self._port}/{path}"
         try:

@@ -107,10 +107,13 @@ async def test_an_odd_answer_is_no_answer(sidecar: Sidecar, answer: web.Response
             await client.result("127.0.0.1")
 
 
-async def test_nobody_there_is_no_answer() -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", ""])
+async def test_nobody_there_is_no_answer(address: str) -> None:
     async with SidecarClient(1) as client:
         with pytest.raises(Unreachable):
-            await client.progress("127.0.0.1")
+            await client.progress(address)
+        with pytest.raises(Unreachable):
+            await client.stop(address, "the-token")
 
 
 async def test_a_stop_is_asked_with_the_attempts_token_and_counts_when_it_is_taken(sidecar: Sidecar) -> None:
