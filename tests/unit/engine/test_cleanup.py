@@ -7,6 +7,7 @@ import pytest
 
 from tests.builders import a_run, some_settings
 from tests.unit.engine.worlds import NOW, RUNNING, a_cluster, a_job, a_running_world, seconds, some_notes
+from tuning_operator.api.v1alpha1_status import AttemptRecord
 from tuning_operator.engine.plan import Plan, plan
 from tuning_operator.engine.world import JobView, Refusal, RefusalKind, World
 
@@ -60,6 +61,16 @@ def test_jobs_of_all_attempts_come_to_an_end() -> None:
     world = an_ended_world(cluster=None, earlier_jobs=(first, replace(second, complete=True)), job=a_job(attempt=3))
     assert plan(replace(world, now=NOW + seconds(74)), SETTINGS) == Plan(due=NOW + seconds(75))
     assert plan(replace(world, now=NOW + seconds(75)), SETTINGS) == Plan(end_jobs=(first, a_job(attempt=3)))
+
+
+def test_the_job_of_an_earlier_attempt_gets_no_more_time_because_the_run_has_ended_since() -> None:
+    first = JobView("math-agent-3f9a1c-1", "job-1", attempt=1)
+    world = an_ended_world(cluster=None, earlier_jobs=(first,), job=a_job(attempt=2, complete=True))
+    lost = {"number": 1, "outcome": "Failed", "cause": "HeadLost", "endTime": "2026-01-02T11:59:00Z"}
+    status = world.run.status.model_copy(update={"history": (AttemptRecord.model_validate(lost),)})
+    world = replace(world, run=world.run.model_copy(update={"status": status}))
+    assert plan(replace(world, now=NOW + seconds(14)), SETTINGS) == Plan(due=NOW + seconds(15))
+    assert plan(replace(world, now=NOW + seconds(15)), SETTINGS) == Plan(end_jobs=(first,))
 
 
 def test_the_job_of_an_attempt_that_is_over_comes_to_an_end_while_the_run_goes_on() -> None:
