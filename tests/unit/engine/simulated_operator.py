@@ -33,6 +33,8 @@ MOMENT = 0.001
 """Seconds in which the operator does all that it has to do now."""
 _BUSY = 20_000
 """Turns of the loop at one moment of which none has so many that comes to an end."""
+_PASSES = 100
+"""Looks at a run, beside one a second, of which none needs so many."""
 _CLIENTS_LIMIT = 5.0
 """Seconds after which the sidecars' client gives up."""
 
@@ -123,7 +125,8 @@ class SimulatedOperator:
 
     def work(self, seconds: float = MOMENT) -> None:
         """Let time pass, and the operator do what it does meanwhile."""
-        self._api.writes = 0
+        self._api.writes = self.bugs.passes = 0
+        self.bugs.most = _PASSES + round(seconds)
         self._run(asyncio.sleep(seconds))
 
     def poll(self) -> None:
@@ -168,9 +171,19 @@ class _Bugs(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.found: list[str] = []
+        self.passes, self.most = 0, _PASSES
+        """Looks at the run, and how many of them are too many."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.found.append(self.format(record))
 
     def passed(self, outcome: str, seconds: float) -> None:
-        """Count nothing: mistakes are logged."""
+        """Notice an operator that finds no rest; `BaseException`, since it would go on after any other."""
+        self.passes += 1
+        if self.passes > self.most:
+            self.found.append("the operator looks at the run again and again")
+            raise _Restless
+
+
+class _Restless(BaseException):
+    """Ends the operator's loop."""

@@ -31,7 +31,7 @@ from tuning_contract.causes import Cause
 from tuning_contract.result import FAILED
 from tuning_operator.api.conditions import Phase
 from tuning_operator.api.v1alpha1 import TuningRun
-from tuning_operator.cluster.resources import JOBS, RAY_CLUSTERS, TUNING_RUNS
+from tuning_operator.cluster.resources import JOBS, PODS, RAY_CLUSTERS, TUNING_RUNS, Resource
 
 EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "150"))
 STEPS = 40
@@ -42,17 +42,17 @@ WORKERS = [{"name": "agents", "replicas": 2}]
 RULES = [{"causes": ["EngineError"], "action": "RetryUncounted"}, {"causes": ["HeadLost"], "action": "Fail"}]
 SPECS = st.fixed_dictionaries(
     {
-        "algorithm": st.just({"steps": 4}),
+        "algorithm": st.just({"steps": 8}),
         "cluster": st.sampled_from([{}, {"workers": WORKERS}]),
         "retry": st.fixed_dictionaries(
             {
-                "maxAttempts": st.sampled_from([3, 1, 2]),
+                "maxAttempts": st.sampled_from([3, 2, 3, 1]),
                 "backoffSeconds": st.sampled_from([30, 0]),
-                "rules": st.sampled_from([[], RULES]),
+                "rules": st.sampled_from([[], [], [], RULES]),
             }
         ),
         "deadlines": st.fixed_dictionaries(
-            {"startSeconds": st.sampled_from([3600, 300]), "activeSeconds": st.sampled_from([None, 1000])}
+            {"startSeconds": st.sampled_from([3600, 300]), "activeSeconds": st.sampled_from([None, None, 1000])}
         ),
         "cleanup": st.fixed_dictionaries(
             {"clusterTTLSeconds": st.sampled_from([0, 600]), "runTTLSeconds": st.sampled_from([None, 3600])}
@@ -60,8 +60,10 @@ SPECS = st.fixed_dictionaries(
         "suspend": st.sampled_from([False, False, False, True]),
     }
 )
-CHOICES = st.lists(st.integers(0, 7), max_size=20)
-"""Which of the things that could happen next do happen, one after the other."""
+COUNT = st.sampled_from([5, 1, 2, 10, 20])
+"""How many things happen, one after the other."""
+ORDER = st.integers(0, 2**24 - 1)
+"""Which of the things that could happen next do happen: two bits each, over and over."""
 
 
 class LifeCycle(RuleBasedStateMachine):
@@ -73,6 +75,7 @@ class LifeCycle(RuleBasedStateMachine):
     def begin(self, spec: dict[str, Any], stop_key: str, remakes_heads: bool, steps: int) -> None:
         """A run is created, and for a while all goes well."""
         self.loop = SimulatedTime()
+        self.late: Resource | None = None
         self.api = SimulatedApi(self.loop.now)
         raw = a_run_object(**_without_nothing(spec))
         run = TuningRun.from_object(raw)
@@ -82,7 +85,7 @@ class LifeCycle(RuleBasedStateMachine):
         self.operator = SimulatedOperator(self.loop, self.api, self.cluster, options)
         self.operator.start()
         self.api.put(TUNING_RUNS, raw)
-        self._go_on([0] * steps)
+        self._go_on(steps, 0)
 
     def teardown(self) -> None:
         if not hasattr(self, "operator"):
@@ -95,19 +98,19 @@ class LifeCycle(RuleBasedStateMachine):
 
     # The world goes its way.
 
-    @rule(choices=CHOICES)
-    def things_go_on(self, choices: list[int]) -> None:
+    @rule(count=COUNT, order=ORDER)
+    def things_go_on(self, count: int, order: int) -> None:
         """The operator sees and does everything as it happens."""
-        self._go_on(choices)
+        self._go_on(count, order)
 
-    @rule(choices=CHOICES)
-    def things_happen_unseen(self, choices: list[int]) -> None:
+    @rule(count=COUNT, order=ORDER)
+    def things_happen_unseen(self, count: int, order: int) -> None:
         """The watches lag, and the operator does nothing meanwhile."""
-        for choice in choices:
-            self._move(choice)
+        for number in range(count):
+            self._move(order, number)
 
     @rule(resource=st.sampled_from(WATCHED), count=st.integers(1, 5))
-    def news_of_one_kind_comes(self, resource: Any, count: int) -> None:
+    def news_of_one_kind_comes(self, resource: Resource, count: int) -> None:
         self.api.deliver(resource, count)
         self.operator.work()
 
@@ -142,8 +145,13 @@ class LifeCycle(RuleBasedStateMachine):
         self.api.let_through(count if slow else self.api.waiting)
         self.operator.work()
 
+    @rule(resource=st.sampled_from([PODS, RAY_CLUSTERS, JOBS, TUNING_RUNS, None]))
+    def one_watch_lags_behind_all_others(self, resource: Resource | None) -> None:
+        """Until another one does, or none."""
+        self.late = resource
+
     @rule(resource=st.sampled_from(WATCHED))
-    def a_watch_loses_its_history(self, resource: Any) -> None:
+    def a_watch_loses_its_history(self, resource: Resource) -> None:
         self.api.lose_history(resource)
         self.operator.work()
 
@@ -211,7 +219,7 @@ class LifeCycle(RuleBasedStateMachine):
         self.api.note("the user suspends or resumes")
         self._edit({"suspend": not self._spec().get("suspend", False)})
         if seen:
-            self._go_on([])
+            self._go_on(0, 0)
 
     @precondition(lambda self: self._run())
     @rule(seconds=st.sampled_from([None, 100, 5000]))
@@ -234,17 +242,22 @@ class LifeCycle(RuleBasedStateMachine):
             normal = [event["reason"] for event in self.api.events.values() if event["type"] == "Normal"]
             assert len(normal) <= 3, normal
 
-    def _go_on(self, choices: list[int]) -> None:
-        for choice in [*choices, None]:
-            self.api.deliver_all()
-            self.operator.work(1)
-            if choice is not None:
-                self._move(choice)
+    def _go_on(self, count: int, order: int) -> None:
+        for number in range(count):
+            self._see()
+            self._move(order, number)
+        self._see()
 
-    def _move(self, choice: int) -> None:
+    def _see(self) -> None:
+        for resource in WATCHED:
+            if resource is not self.late:
+                self.api.deliver(resource, self.api.lag(resource))
+        self.operator.work(1)
+
+    def _move(self, order: int, number: int) -> None:
         moves = self.cluster.moves()
         if moves:
-            self._do(moves[choice % len(moves)])
+            self._do(moves[(order >> 2 * number % 24 & 3) % len(moves)])
 
     def _do(self, move: Move) -> None:
         self.api.note(move[0])
@@ -268,7 +281,7 @@ class LifeCycle(RuleBasedStateMachine):
 
     def _settle(self) -> None:
         """All is well from now on: the run must come to its end, and leave nothing behind."""
-        self.api.slow = False
+        self.api.slow, self.late = False, None
         self.api.faults.clear()
         self.api.let_through(self.api.waiting)
         self.cluster.has_room = self.cluster.has_images = self.cluster.sidecars_answer = True
@@ -290,7 +303,7 @@ class LifeCycle(RuleBasedStateMachine):
             self.operator.work(pause)
             pause = min(pause * 2, 3600.0)
             if pause > 60:
-                self._move(0)
+                self._move(0, 0)
         raise AssertionError(f"after {self.loop.now() - began} the run is still not over:\n{self._story()}")
 
     def _is_over(self) -> bool:
