@@ -25,7 +25,7 @@ def attempt_status(world: World, phase: Phase, ended: Ending | None, stop: str) 
         ended: how the attempt ends, if it ends now.
         stop: why its training is to stop, if it is.
     """
-    old = _observed(world, phase)
+    old = _observed(world, phase, ended is not None)
     if stop and old.stop_time is None:
         old = old.model_copy(update={"stop_time": timestamp(world.now), "stop_reason": stop})
     if ended is None or ended.phase.terminal:
@@ -35,12 +35,13 @@ def attempt_status(world: World, phase: Phase, ended: Ending | None, stop: str) 
     return old.model_copy(update={**counts, "retry_time": due})
 
 
-def _observed(world: World, phase: Phase) -> AttemptStatus:
+def _observed(world: World, phase: Phase, ends: bool) -> AttemptStatus:
     old, number = world.run.status.attempt, world.attempt
     if phase is Phase.SUSPENDED and not world.attempt_over:
         # Its time to start counts from when the run goes on.
         return old.model_copy(update={"start_time": None})
-    if phase is Phase.REJECTED or missing(world):
+    # The RayCluster of an attempt that ends is named even if the rest was never made: its pods are known by it.
+    if phase is Phase.REJECTED or (missing(world) and not (ends and world.cluster is not None)):
         begins = number > 1 and old.start_time is None
         return old.model_copy(update={"start_time": timestamp(world.now)}) if begins else old
     name = names.attempt(world.run, number)

@@ -119,19 +119,41 @@ def words_on_workers(world: World) -> str:
     return next((f"{item.name}: {item.reason}" for item in waiting), "")
 
 
-def ended_by(pods: Iterable[PodView], container: str, otherwise: Cause = Cause.HEAD_LOST) -> tuple[Cause, str]:
-    """Why a pod, or its main container, ended: cause and words; `otherwise` when nothing better is known."""
+def ended_by(
+    pods: Iterable[PodView], container: str, otherwise: Cause = Cause.HEAD_LOST, restarts: int = 0
+) -> tuple[Cause, str]:
+    """Why a pod, or its main container, ended: cause and words.
+
+    Args:
+        pods: views of it, oldest first.
+        container: the main one.
+        otherwise: the cause when nothing better is known.
+        restarts: of the container that are no news, since they came before the training.
+    """
     words = ""
     for pod in pods:
         found = _disruption(pod)
         if found is not None:
             return found
         main = pod.container(container)
-        if main is not None and "OOMKilled" in (main.reason, main.last_reason):
+        end = _end_of(main, restarts) if main is not None else None
+        if main is None or end is None:
+            continue
+        reason, code, message = end
+        if reason == "OOMKilled":
             return Cause.OUT_OF_MEMORY, _out_of_memory(main, main.name)
-        if main is not None and main.state is ContainerState.TERMINATED:
-            words = f"{main.name}: {main.reason}: {main.message}".rstrip(": ")
+        exit_code = f" (exit code {code})" if code else ""
+        words = f"{main.name}: {reason}{exit_code}: {message}".rstrip(": ")
     return otherwise, words
+
+
+def _end_of(container: ContainerView, restarts: int) -> tuple[str, int | None, str] | None:
+    """Reason, exit code and last words of a container's end, or of its last one if it was started again since."""
+    if container.state is ContainerState.TERMINATED:
+        return container.reason, container.exit_code, container.message
+    if container.restarts > restarts:
+        return container.last_reason, container.last_exit_code, container.last_message
+    return None
 
 
 def _disruption(pod: PodView) -> tuple[Cause, str] | None:

@@ -11,7 +11,7 @@ from tuning_contract.termination import EXIT_SUCCEEDED, VERDICT_CODES, Terminati
 from tuning_operator.api import meta
 from tuning_operator.api.conditions import ConditionType, Reason, is_true
 from tuning_operator.desired.pods import RAY_CONTAINER
-from tuning_operator.engine import diagnosis
+from tuning_operator.engine import diagnosis, figures
 from tuning_operator.engine.contribution import Verdict
 from tuning_operator.engine.world import ContainerState, ContainerView, PodView, World
 
@@ -39,7 +39,8 @@ def last_word(world: World) -> LastWord | None:
 def late_word(world: World) -> Verdict | None:
     """What the driver of an attempt that is over has told after its end, as far as that is news; for the figures."""
     word, status = last_word(world) if world.attempt_over else None, world.run.status
-    if word is None or not word.message.checkpoint or word.message.checkpoint == status.checkpoint.path:
+    path = word.message.checkpoint if word else ""
+    if word is None or not figures.is_path(path) or path == status.checkpoint.path:
         return None
     message = word.message
     return Verdict(None, "", message.step, message.target_steps, message.checkpoint, message.metrics)
@@ -99,8 +100,7 @@ def loss_of(world: World) -> str:
     if world.cluster is not None and world.cluster.deleting:
         return f"RayCluster {world.cluster.name} is being deleted"
     uid = recorded_head(world)
-    restarts = world.job.head_restarts if world.job and world.job.head_pod_uid else attempt.head_restart_count
-    return _loss_of_head(world, uid, restarts or 0) if uid else ""
+    return _loss_of_head(world, uid, recorded_restarts(world)) if uid else ""
 
 
 def lost_before_the_job(world: World) -> bool:
@@ -118,6 +118,12 @@ def lost_before_the_job(world: World) -> bool:
 def recorded_head(world: World) -> str:
     """UID of the head for which the Job was made; empty before."""
     return (world.job.head_pod_uid if world.job else "") or world.run.status.attempt.head_pod_uid or ""
+
+
+def recorded_restarts(world: World) -> int:
+    """Restarts of that head's Ray container when the Job was made."""
+    job, attempt = world.job, world.run.status.attempt
+    return (job.head_restarts if job is not None and job.head_pod_uid else attempt.head_restart_count) or 0
 
 
 def _loss_of_head(world: World, uid: str, restarts: int) -> str:
@@ -148,6 +154,11 @@ def heads(world: World) -> list[PodView]:
     return [pod for pod in found if pod.uid == recorded] or found
 
 
+def end_of_head(world: World) -> tuple[Cause, str]:
+    """Why the head on which training began has ended, or ends: cause and words."""
+    return diagnosis.ended_by(heads(world), RAY_HEAD, restarts=recorded_restarts(world))
+
+
 def stopped(world: World, how: str, word: TerminationMessage | None = None) -> Verdict:
     """The verdict on a training that has stopped: it was asked to by us, or by somebody who takes its pods away.
 
@@ -167,7 +178,7 @@ def stopped(world: World, how: str, word: TerminationMessage | None = None) -> V
         text = f"the run has trained for as long as `deadlines.activeSeconds` allows, {limit} s: {how}"
         cause = Cause.DEADLINE_EXCEEDED
     else:
-        cause, words = diagnosis.ended_by(heads(world), RAY_HEAD)
+        cause, words = end_of_head(world)
         text = f"the training was stopped from outside: {how}" + (f"; {words}" if words else "")
     return Verdict(cause, text, step, told.target_steps, told.checkpoint, told.metrics, fatal=bool(why))
 
@@ -183,8 +194,8 @@ def cause_of(name: str) -> Cause:
 def verdict_of(result: RunResult, cause: Cause | None, complaint: str = "") -> Verdict:
     """A verdict from the runner's own result document."""
     metrics = dict(result.metrics)
-    for figures in result.evaluation:
-        side = "baseline" if figures.step == 0 else "last"
-        metrics[f"eval/{figures.dataset}/{side}"] = figures.mean
+    for entry in result.evaluation:
+        side = "baseline" if entry.step == 0 else "last"
+        metrics[f"eval/{entry.dataset}/{side}"] = entry.mean
     text = result.message or f"{result.step} of {result.target_steps} steps are done"
     return Verdict(cause, text, result.step, result.target_steps, result.checkpoint, metrics, complaint)

@@ -71,20 +71,20 @@ def progress_of(world: World, verdict: Verdict | None) -> ProgressStatus:
 
 
 def fresh_progress(world: World) -> Progress | None:
-    """The sidecar's progress, unless it is another attempt's."""
+    """The sidecar's progress, unless it is another attempt's, or its attempt is over and the last word is written."""
     news = world.notes.progress
-    return news if news is not None and news.attempt == world.attempt else None
+    return news if news is not None and news.attempt == world.attempt and not world.attempt_over else None
 
 
 def checkpoint_of(world: World, verdict: Verdict | None) -> CheckpointStatus:
     """The newest complete checkpoint that was heard of."""
     claim, news, old = names.claim(world.run), fresh_progress(world), world.run.status.checkpoint
-    if verdict is not None and verdict.checkpoint and _is_short(verdict.checkpoint):
+    if verdict is not None and is_path(verdict.checkpoint):
         same = old.path == verdict.checkpoint and old.saved_at is not None
         saved = old.saved_at if same else timestamp(world.now)
         step = _step_of(verdict.checkpoint)
         return CheckpointStatus(step=step, path=verdict.checkpoint, claim_name=claim, saved_at=saved)
-    if news is None or not news.checkpoint_path or not _is_short(news.checkpoint_path):
+    if news is None or not is_path(news.checkpoint_path):
         return old
     saved = timestamp(from_epoch(news.checkpoint_saved_at))
     return CheckpointStatus(step=news.checkpoint_step, path=news.checkpoint_path, claim_name=claim, saved_at=saved)
@@ -209,8 +209,9 @@ def _mean(value: float) -> str:
     return f"{float(value):.3f}" if abs(value) < _LARGE else f"{float(value):.1e}"
 
 
-def _is_short(path: str) -> bool:
-    return cut(path, _LONGEST_PATH) == path
+def is_path(path: str) -> bool:
+    """Whether it can be a checkpoint of ours: it is there, and not too long."""
+    return bool(path) and cut(path, _LONGEST_PATH) == path
 
 
 def _figure(value: float | None, old: str | None) -> str:

@@ -328,8 +328,10 @@ def test_a_training_that_stopped_because_its_pod_goes_is_tried_again(head: Any, 
     assert patch["history"][0]["counted"] is (cause == "HeadLost")
 
 
-def test_nothing_is_written_twice_while_an_attempt_is_cleared_away() -> None:
-    world = a_failed_world()
+@pytest.mark.parametrize("checkpoint", ["", "x/checkpoints/step-000003", "p" * 1000])
+def test_nothing_is_written_twice_while_an_attempt_is_cleared_away(checkpoint: str) -> None:
+    heard = some_notes(config_made=True, progress=some_progress(step=2))
+    world = after_the_write(failing(Cause.HEAD_LOST, checkpoint=checkpoint, notes=heard), SETTINGS)
     for later in (0, 5, 29, 70, 4000):
         going = replace(world, now=NOW + seconds(later), cluster=a_cluster(deleting=True))
         assert plan(going, SETTINGS).status is None, later

@@ -413,3 +413,20 @@ def test_an_ended_run_has_no_sidecar_to_read_from() -> None:
 
 def lost_long_ago() -> Notes:
     return some_notes(since={"loss": NOW - seconds(100)})
+
+
+def test_a_lost_container_is_told_with_its_exit_code_and_its_last_words() -> None:
+    ended_now = a_container(state=ContainerState.TERMINATED, exit_code=139, reason="Error", message="core dumped")
+    again = a_container(restarts=1, last_exit_code=139, last_reason="Error", last_message="core dumped")
+    for container in (ended_now, again):
+        head = a_head(containers=(container,), phase="Running" if container is again else "Failed")
+        write = planned(a_running_world(pods=(head,))).status
+        assert write is not None
+        assert "ray-head: Error (exit code 139): core dumped" in write.patch["message"]
+
+
+def test_a_container_that_had_crashed_before_the_training_began_tells_nothing_of_its_end() -> None:
+    before = a_head(containers=(a_container(restarts=1, last_reason="OOMKilled"),))
+    notes = some_notes(departed=(before,), since={"loss": NOW - seconds(60)})
+    assert ended(a_running_world(pods=(), job=a_job(head_restarts=1), notes=notes))[1] == "HeadLost"
+    assert ended(a_running_world(pods=(), job=a_job(head_restarts=0), notes=notes))[1] == "OutOfMemory"

@@ -2,6 +2,11 @@
 
 Each is one file with one function `decide(world, settings)`, which contributes to the plan or has nothing to say.
 `plan` walks the list; to add a behaviour, add a file and a line.
+
+No run waits for nothing. Until its attempt trains, `deadlines.startSeconds` ends the wait; one that is rejected is
+looked at again every few seconds. A training ends with its driver's word or with its Job, and the driver judges a
+standstill; one that is asked to stop has its grace. Between attempts there is a look every minute, and the back-off. A
+suspended run waits for its spec alone.
 """
 
 from collections.abc import Callable

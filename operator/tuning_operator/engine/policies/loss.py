@@ -33,7 +33,7 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     deadline = facts.since(world, facts.LOSS) + _hearing(world)
     if word is None and evidence.driver_is_alive(world) and world.now < deadline:
         return Contribution(due=deadline, final=True)
-    cause, words = diagnosis.ended_by(evidence.heads(world), evidence.RAY_HEAD)
+    cause, words = evidence.end_of_head(world)
     message = f"{lost}: {words}" if words else lost
     if word is None:
         return Contribution(verdict=Verdict(cause, message), final=True)
