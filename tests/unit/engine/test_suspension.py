@@ -7,6 +7,8 @@ import pytest
 
 from tests.builders import a_run, some_settings
 from tests.unit.engine.worlds import (
+    CLUSTER_UID,
+    NAME,
     NOW,
     RUNNING,
     STARTING,
@@ -87,6 +89,14 @@ def test_a_cluster_without_a_training_is_given_back_at_once() -> None:
     # One that was made, but is not in the status yet, is given back alike.
     fresh = a_new_world(cluster=a_cluster(head_ready=False), notes=some_notes(config_made=True))
     assert after_the_write(suspend(fresh), KEY).run.status.phase == "Suspending"
+
+
+def test_the_cluster_of_an_attempt_that_ends_early_is_remembered_until_its_pods_are_gone() -> None:
+    # Its ConfigMap was never made, so no status has named it: but what it owns must be found when it is deleted.
+    world = after_the_write(suspend(a_new_world(cluster=a_cluster(head_ready=False), pods=(a_head(),))), KEY)
+    attempt = world.run.status.attempt
+    assert world.run.status.phase is Phase.SUSPENDING
+    assert (attempt.number, attempt.ray_cluster_name, attempt.ray_cluster_uid) == (1, NAME, CLUSTER_UID)
 
 
 def test_the_request_to_stop_is_written_before_it_is_sent() -> None:
