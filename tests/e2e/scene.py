@@ -36,6 +36,8 @@ class Step:
 
     attempt: int
     number: int
+    at: float
+    """Seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,9 @@ class Scene:
             return []
         lines = records.read_text().split("\n")[:-1]  # the last one is being written, or empty
         found = [json.loads(line) for line in lines if line]
-        return [Step(record["attempt"], record["step"]) for record in found if record["role"] == "trainer"]
+        return [
+            Step(record["attempt"], record["step"], record["ts"]) for record in found if record["role"] == "trainer"
+        ]
 
     def end(self, seconds: float = 300) -> Object:
         """Wait until the run has ended, and make sure that never two of its attempts are alive; returns the run."""
