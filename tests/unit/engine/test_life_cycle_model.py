@@ -333,6 +333,23 @@ def _without_nothing(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def test_pods_of_a_cluster_that_no_status_has_named_are_awaited() -> None:
+    # Found by the search below: the RayCluster is made, the ConfigMap is not, and the run is suspended meanwhile.
+    state = LifeCycle()
+    state.begin(spec={"suspend": True}, stop_key="", remakes_heads=False, steps=0)
+    state.writes_wait(slow=True, count=0)
+    state.the_user_suspends_or_resumes(seen=True)
+    while not state.api.all(RAY_CLUSTERS):
+        state.writes_wait(slow=True, count=1)
+    state.operator.kill()
+    state.things_happen_unseen(count=4, order=0)
+    state.the_user_suspends_or_resumes(seen=False)
+    state.operator.start()
+    state.writes_wait(slow=False, count=0)
+    state.no_rule_is_broken()
+    state.teardown()
+
+
 @pytest.mark.timeout(0)
 def test_whatever_happens_the_rules_hold_and_every_run_comes_to_an_end() -> None:
     profile = settings(
