@@ -199,12 +199,12 @@ class SimulatedCluster:
                 yield f"{pod.name} hears nothing", partial(self.end_pod, pod, 20, "no head answers")
             elif head.life not in self.trainings and not pod.follows:
                 yield f"{pod.name} submits", partial(self._submit, pod, head)
-            elif pod.follows != head.life and head.life in self.trainings and not pod.follows:
+            elif not pod.follows:
                 yield f"{pod.name} attaches", partial(self.change, pod, follows=head.life)
             elif pod.follows != head.life or self.trainings[head.life].ended:
-                training = self.trainings.get(pod.follows)
+                followed = self.trainings.get(pod.follows)
                 lost = "" if pod.follows == head.life else "the head was replaced: Ray no longer knows the job"
-                code, text = self.volume.driver_says(pod.attempt, training, lost)
+                code, text = self.volume.driver_says(pod.attempt, followed, lost)
                 yield f"{pod.name} speaks", partial(self.end_pod, pod, code, text)
 
     # What goes wrong, or is done by hand.

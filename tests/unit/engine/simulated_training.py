@@ -71,7 +71,7 @@ class SimulatedPod:
 
     def raw(self) -> dict[str, Any]:
         """The object."""
-        metadata = {
+        metadata: dict[str, Any] = {
             "name": self.name,
             "namespace": self.run.namespace,
             "uid": f"uid-of-{self.name}",

@@ -81,7 +81,7 @@ class LifeCycle(RuleBasedStateMachine):
         run = TuningRun.from_object(raw)
         self.cluster = SimulatedCluster(self.api, self.loop.now, run, stop_key, remakes_heads)
         options = some_settings(stop_key=stop_key)
-        self.rules = LifeCycleRules(self.api, self.cluster, options)
+        self.life_cycle = LifeCycleRules(self.api, self.cluster, options)
         self.operator = SimulatedOperator(self.loop, self.api, self.cluster, options)
         self.operator.start()
         self.api.put(TUNING_RUNS, raw)
@@ -237,7 +237,7 @@ class LifeCycle(RuleBasedStateMachine):
     @invariant()
     def no_rule_is_broken(self) -> None:
         if hasattr(self, "operator"):
-            wrong = [*self.rules.broken, *self.operator.bugs.found]
+            wrong = [*self.life_cycle.broken, *self.operator.bugs.found]
             assert not wrong, f"{wrong}, after:\n{self._story()}"
             normal = [event["reason"] for event in self.api.events.values() if event["type"] == "Normal"]
             assert len(normal) <= 3, normal
