@@ -1,9 +1,10 @@
-"""The harness's client of the API server with one connection that is kept: for players that make thousands of requests.
+"""The harness's client of the API server that keeps its connections: for players that make thousands of requests.
 
 A handshake costs client and server five times what a request does.
 """
 
 import http.client
+import threading
 from types import TracebackType
 from typing import Self
 
@@ -12,13 +13,14 @@ from tests.cluster.control_plane import ControlPlane
 
 
 class KeptApi(Api):
-    """Like `Api`, but for one thread, and a context manager. After an error it connects again by itself."""
+    """Like `Api`, but a context manager, with one connection for each thread. After an error it connects again."""
 
     def __init__(self, plane: ControlPlane) -> None:
         """Speak with the administrator's rights; no request is made."""
         identity = plane.authority.client("admin", "admin", ["system:masters"])
         super().__init__(plane.server, plane.authority.certificate, identity)
-        self._kept = super()._open()
+        self._mine = threading.local()
+        self._all: list[http.client.HTTPSConnection] = []
 
     def __enter__(self) -> Self:
         """Connect at the first request."""
@@ -27,11 +29,16 @@ class KeptApi(Api):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the connection up."""
-        self._kept.close()
+        """Give the connections up."""
+        for connection in self._all:
+            connection.close()
 
     def _open(self) -> http.client.HTTPSConnection:
-        return self._kept
+        if not hasattr(self._mine, "connection"):
+            self._mine.connection = super()._open()
+            self._all.append(self._mine.connection)
+        found: http.client.HTTPSConnection = self._mine.connection
+        return found
 
     def _release(self, connection: http.client.HTTPSConnection) -> None:
         """Keep it."""

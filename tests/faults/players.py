@@ -5,10 +5,12 @@ comes to anything, or how often it dies. Only what a player did before is rememb
 `tests/integration/test_operator_killed.py` and `test_operator_under_faults.py`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from tests.cluster.api import Api
 from tests.integration.stage import MERGE, Stage, attempt_of
@@ -32,6 +34,9 @@ STEPS = 12
 """Of the run that `a_spec` describes."""
 STEPS_OF_AN_ATTEMPT = 4
 """Done, and saved, by an attempt that does not come to the end."""
+
+HANDS = 6
+"""Players that act at a time."""
 
 Object = Mapping[str, Any]
 
@@ -176,19 +181,39 @@ class Player:
 
 
 class Cast:
-    """The players of many runs, which look at the API server together: one list of each kind a round."""
+    """The players of many runs, which look at the API server together: one list of each kind a round.
 
-    def __init__(self, api: Api, players: Iterable[Player]) -> None:
-        """Play for these runs, each in a namespace of its own."""
+    A context manager.
+    """
+
+    def __init__(self, api: Api, name: str, lives: Mapping[str, Life]) -> None:
+        """Apply a run of that name in each namespace, which is made.
+
+        Args:
+            api: Used by several threads at a time.
+            name: Of every run.
+            lives: By namespace.
+        """
         self.api = api
-        self.players = {player.stage.namespace: player for player in players}
+        self._hands = ThreadPoolExecutor(HANDS)
+        made = self._hands.map(lambda namespace: Player(Stage(api, namespace, name), lives[namespace]), lives)
+        self.players = {player.stage.namespace: player for player in made}
+
+    def __enter__(self) -> Self:
+        """Nothing to do."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let the players go."""
+        self._hands.shutdown()
 
     def play(self, waiting: Collection[str] = ()) -> set[str]:
         """Let everybody act once, but for the runs of some namespaces; returns the namespaces whose run goes on."""
         seen = self.look()
         on = {name for name, player in self.players.items() if not player.is_over(seen[name])}
-        for name in sorted(on - set(waiting)):
-            self.players[name].act(seen[name])
+        list(self._hands.map(lambda name: self.players[name].act(seen[name]), sorted(on - set(waiting))))
         return on
 
     def look(self) -> dict[str, Seen]:

@@ -17,12 +17,11 @@ from tests.cluster.control_plane import ControlPlane
 from tests.faults.ends import NAME, End, Ends
 from tests.faults.gate import Moment
 from tests.faults.kept_api import KeptApi
-from tests.faults.players import Cast, Ending, Life, Player, Seen
+from tests.faults.players import Cast, Ending, Life, Seen
 from tests.faults.proxy import FaultProxy, Upstream
 from tests.integration.operator_process import OperatorProcess
-from tests.integration.stage import Stage
 
-pytestmark = pytest.mark.control_plane
+pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(900)]
 
 HANDS = 10
 """Writes that are held before a kill: the operator works on 24 runs at a time, and most must go on."""
@@ -73,8 +72,10 @@ class Theatre:
         """Let one run live in each namespace."""
         for namespace, part in parts.items():
             self.proxy.gate.hold((namespace, NAME), part.points)
-        players = (Player(Stage(self.api, namespace, NAME), part.life) for namespace, part in parts.items())
-        cast = Cast(self.api, players)
+        with Cast(self.api, NAME, {namespace: part.life for namespace, part in parts.items()}) as cast:
+            self._play(cast)
+
+    def _play(self, cast: Cast) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         requests, quiet_since = 0, time.monotonic()
         while True:
