@@ -257,7 +257,7 @@ KILLS = (
     Kill("two-runs-on-one-claim", _end_of_the_other, APPLIED, run=_two_on_one_claim),
     Kill("run-recreated-at-once", accidents.recreate),
     Kill("namespace-deleted", _delete_namespace, phase=GONE),
-    _deleted("Pending", when=APPLIED),
+    Kill("run-deleted-at-once", accidents.delete_run, APPLIED, GONE),
     _deleted("Starting", when=APPLIED),
     _deleted("Running"),
     _deleted("Retrying", accidents.delete_head, run=_with(retry=_SLOW)),
