@@ -63,6 +63,10 @@ def some_notes(**changes: Any) -> Notes:
     return replace(Notes(first_seen=NOW - timedelta(hours=1)), **changes)
 
 
+def lost_long_ago() -> Notes:
+    return some_notes(since={"loss": NOW - seconds(100)})
+
+
 def a_container(name: str = "ray-head", **changes: Any) -> ContainerView:
     """A container that runs and is ready, unless its state is another."""
     ready = changes.get("state", ContainerState.RUNNING) is ContainerState.RUNNING
