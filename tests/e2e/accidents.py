@@ -57,7 +57,9 @@ def a_paced_run(scene: Scene, steps: int = STEPS, pace: float = 0.6, **spec: Any
     }
     run = a_short_run(scene.here, scene.name, steps, **(changes | spec))
     run["spec"]["algorithm"] |= {"batchSize": 2, "groupSize": 4, "saveEverySteps": SAVE_EVERY}
-    run["spec"]["checkpoint"] = {"deletionPolicy": "Delete"} | run["spec"]["checkpoint"]
+    checkpoint = run["spec"]["checkpoint"]
+    policy = {} if "claimName" in checkpoint["volume"] else {"deletionPolicy": "Delete"}
+    run["spec"]["checkpoint"] = checkpoint | policy
     run["spec"]["workflow"]["env"] = [{"name": "PACE_SECONDS", "value": str(pace)}]
     return with_workflow(run, "paced.py")
 

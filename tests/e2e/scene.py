@@ -64,7 +64,7 @@ class Scene:
 
     def kubectl(self, *arguments: str, seconds: float = 120) -> str:
         """Run kubectl in the run's namespace."""
-        return self.here.cluster.kubectl(*arguments, "--namespace", self.namespace, seconds=seconds)
+        return self.here.cluster.kubectl("--namespace", self.namespace, *arguments, seconds=seconds)
 
     def run(self) -> Object | None:
         """The run; None when it is not there or the API server does not answer."""
