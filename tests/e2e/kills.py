@@ -263,7 +263,9 @@ KILLS = (
     _deleted("Retrying", accidents.delete_head, run=_with(retry=_SLOW)),
     _deleted("Suspending", accidents.suspend),
     _deleted("Suspended", accidents.suspend),
-    _deleted("Rejected", when=APPLIED, run=_with(priorityClassName="absent")),
+    _deleted(
+        "Rejected", when=APPLIED, run=_with(cluster={"head": {"cpu": "1", "memory": "4Gi", "nodePool": "absent"}})
+    ),
     _deleted("Succeeded", when=APPLIED, run=_with(steps=1)),
     _deleted("Failed", when=APPLIED, run=_with_wrong_entry_point),
 )
