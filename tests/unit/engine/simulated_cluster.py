@@ -26,6 +26,7 @@ from tuning_operator.engine.world import StopAnswer
 GRACE = timedelta(seconds=150)
 TOLERATION = timedelta(seconds=300)
 """After which the pods of a silent node are taken away."""
+TAINTED = "DeletionByTaintManager"
 BACKOFF_LIMIT = 20
 HEAD, WORKER, DRIVER = meta.COMPONENT_HEAD, meta.COMPONENT_WORKER, meta.COMPONENT_DRIVER
 
@@ -134,9 +135,9 @@ class SimulatedCluster:
 
     def _of_silent_node(self, pod: SimulatedPod) -> Iterator[Move]:
         """Its pods are given up after a while, and stay so for ever."""
-        if pod.disruption or pod.lost_at is None or self.now() < pod.lost_at + TOLERATION:
+        if pod.disruption == TAINTED or pod.lost_at is None or self.now() < pod.lost_at + TOLERATION:
             return
-        yield f"{pod.name} is given up", partial(self.disrupt, pod, "DeletionByTaintManager")
+        yield f"{pod.name} is given up", partial(self.disrupt, pod, TAINTED)
 
     def _of_jobs(self) -> Iterator[Move]:
         for raw in self.api.all(JOBS):
@@ -234,17 +235,17 @@ class SimulatedCluster:
         self.change(pod, restarts=pod.restarts + 1)
 
     def disrupt(self, pod: SimulatedPod, reason: str) -> None:
-        """The cluster takes the pod away, with its grace; the first reason stays."""
-        if not pod.disruption:
-            self.api.note(f"{pod.name}: {reason}")
-            # The API keeps whole seconds.
-            now = self.now().replace(microsecond=0)
-            self.change(pod, disruption=reason, disrupted_at=now, deleted_at=now + GRACE)
+        """The cluster takes the pod away, with its grace; a later reason replaces the first, whose time stays."""
+        self.api.note(f"{pod.name}: {reason}")
+        # The API keeps whole seconds.
+        now = self.now().replace(microsecond=0)
+        times = {"disrupted_at": pod.disrupted_at or now, "deleted_at": pod.deleted_at or now + GRACE}
+        self.change(pod, disruption=reason, **times)
 
     def lose_node(self, pod: SimulatedPod) -> None:
         """Its kubelet is silent from now on, and nobody sees what it does."""
         self.api.note(f"the node of {pod.name} is silent")
-        self.change(pod, node_lost=True, lost_at=self.now(), ready=False)
+        self.change(pod, node_lost=True, lost_at=self.now())
 
     def delete_cluster(self, raw: Raw, slowly: bool) -> None:
         """Somebody deletes the RayCluster; slowly: it stays until its pods are gone."""
@@ -290,8 +291,8 @@ class SimulatedCluster:
 
     def _status_of(self, raw: Raw, pods: list[SimulatedPod]) -> Raw:
         """What KubeRay says of a cluster; that it was complete once, it never takes back."""
-        head = any(pod.component == HEAD and pod.ready and not pod.deleting for pod in pods)
-        workers = sum(pod.component == WORKER and pod.ready and not pod.deleting for pod in pods)
+        head = any(pod.component == HEAD and pod.serves for pod in pods)
+        workers = sum(pod.component == WORKER and pod.serves for pod in pods)
         complete = (head and workers >= self._workers) or _holds(raw, "RayClusterProvisioned")
         flags = {"HeadPodReady": head, "RayClusterProvisioned": complete}
         conditions = [{"type": kind, "status": "True" if value else "False"} for kind, value in flags.items()]

@@ -65,6 +65,11 @@ class SimulatedPod:
         return self.deleted_at is not None
 
     @property
+    def serves(self) -> bool:
+        """Whether the API server calls it ready, and nobody has asked for its end."""
+        return self.ready and not self.node_lost and not self.deleting
+
+    @property
     def life(self) -> str:
         """One life of its container."""
         return f"{self.name}/{self.restarts}"
@@ -92,8 +97,10 @@ class SimulatedPod:
         return {"metadata": metadata, "status": status | {"podIP": self.ip, "reason": self.reason}}
 
     def _conditions(self) -> Iterator[dict[str, Any]]:
-        silent = {"reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
-        yield {"type": "Ready", "status": "True" if self.ready else "False"} | (silent if self.node_lost else {})
+        # The node's controller takes Ready away without a reason; the kubelet's last word stands beside it.
+        told = {} if self.node_lost or self.ready else {"reason": "ContainersNotReady"}
+        yield {"type": "Ready", "status": "True" if self.ready and not self.node_lost else "False"} | told
+        yield {"type": "ContainersReady", "status": "True" if self.ready else "False"}
         yield {"type": "PodReadyToStartContainers", "status": "True" if self.started_at else "False"}
         if self.unschedulable:
             words = {"reason": "Unschedulable", "message": self.unschedulable}

@@ -33,7 +33,7 @@ from tuning_operator.api.conditions import Phase
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.cluster.resources import JOBS, PODS, RAY_CLUSTERS, TUNING_RUNS, Resource
 
-EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "250"))
 STEPS = 40
 SETTLES = 600
 """Rounds in which every run must have come to its end once all is well."""
@@ -180,7 +180,7 @@ class LifeCycle(RuleBasedStateMachine):
         if pod.node_lost:
             return
         self.cluster.lose_node(pod)
-        if given_up and not pod.disruption:
+        if given_up:
             self.operator.work(301)
             self.cluster.disrupt(pod, "DeletionByTaintManager")
 
