@@ -5,11 +5,15 @@ A handshake costs client and server five times what a request does.
 
 import http.client
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
 from tests.cluster.api import Api
 from tests.cluster.control_plane import ControlPlane
+
+IDLE_SECONDS = 20.0
+"""A connection that was not used for so long is opened anew: the server closes idle ones."""
 
 
 class KeptApi(Api):
@@ -37,7 +41,11 @@ class KeptApi(Api):
         if not hasattr(self._mine, "connection"):
             self._mine.connection = super()._open()
             self._all.append(self._mine.connection)
+            self._mine.used = 0.0
         found: http.client.HTTPSConnection = self._mine.connection
+        if time.monotonic() - self._mine.used > IDLE_SECONDS:
+            found.close()
+        self._mine.used = time.monotonic()
         return found
 
     def _release(self, connection: http.client.HTTPSConnection) -> None:

@@ -148,7 +148,7 @@ class Player:
         kinds = ("SuccessCriteriaMet", "Complete") if complete else ("FailureTarget", "Failed")
         reason = "CompletionsReached" if complete else "PodFailurePolicy"
         base = {"status": "True", "reason": reason, "message": "the driver has ended", "lastTransitionTime": moment}
-        status = {"startTime": moment, "conditions": [base | {"type": kind} for kind in kinds]}
+        status: dict[str, Any] = {"startTime": moment, "conditions": [base | {"type": kind} for kind in kinds]}
         status |= {"succeeded": 1, "completionTime": moment} if complete else {"failed": 1}
         path = f"{self._path(JOBS, job)}/status"
         self.stage.api.request("PATCH", path, {"status": status}, MERGE)
