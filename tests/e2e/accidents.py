@@ -32,7 +32,7 @@ def field(pid, name):
     except OSError:
         return b""
 
-pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and b"tuning_runner.training" in field(pid, "cmdline")]
+pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and b"-m\\0tuning_runner.training" in field(pid, "cmdline")]
 (trainer,) = pids
 takers = []
 while field(trainer, "cmdline") and len(takers) < 64:

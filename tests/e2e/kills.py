@@ -74,11 +74,6 @@ def _with_workers(scene: Scene) -> list[Object]:
     return a_paced_run(scene, steps=80, cluster=cluster)
 
 
-def _with_gpu_on_a_worker(scene: Scene) -> list[Object]:
-    worker = {"name": "agents", "replicas": 1, "cpu": "300m", "memory": "2Gi", "gpus": 1}
-    return a_paced_run(scene, cluster={"head": {"cpu": "300m", "memory": "4Gi"}, "workers": [worker]})
-
-
 def _with_wrong_entry_point(scene: Scene) -> list[Object]:
     objects = a_paced_run(scene)
     objects[-1]["spec"]["workflow"]["entrypoint"] = "paced:absent"
@@ -190,7 +185,12 @@ KILLS = (
         run=_with_missing_image,
         values=IMPATIENT,
     ),
-    Kill("gpu-that-comes-late", accidents.offer_a_gpu, APPLIED, run=_with_gpu_on_a_worker),
+    Kill(
+        "gpu-that-comes-late",
+        accidents.offer_a_gpu,
+        APPLIED,
+        run=_with(cluster={"head": {"cpu": "1", "memory": "4Gi", "gpus": 1}}),
+    ),
     Kill(
         "volume-full",
         accidents.fill_volume,
