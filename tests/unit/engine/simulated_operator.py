@@ -133,10 +133,6 @@ class SimulatedOperator:
         """Ask the sidecars now. Their own clock ticks each second, which would take long over days."""
         self._run(self._poll())
 
-    def comes_back(self, uid: str) -> bool:
-        """Whether the run will be looked at again even if nothing happens."""
-        return uid in self._queue._due or uid in self._queue._waiting or uid in self._queue._active
-
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._loop.run_until_complete(work)
 
