@@ -1,7 +1,7 @@
 """A reverse proxy between the operator and a real API server: it counts, and lets go wrong what its rule says.
 
 Plain HTTP on the loopback towards the operator, TLS with the operator's certificate towards the API server. It runs in
-a thread of its own. A client that goes away ends what it asked for, held writes included.
+a thread of its own. A client that goes away ends its watches, and what is held of it never goes on.
 """
 
 import asyncio
@@ -63,6 +63,7 @@ class FaultProxy:
         self.url = ""
         self._upstream = upstream
         self._session: aiohttp.ClientSession
+        self._under_way: set[asyncio.Task[tuple[int, dict[str, str], bytes]]] = set()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
@@ -116,6 +117,7 @@ class FaultProxy:
             self._ready.set()
             await self._stop.wait()
             await runner.cleanup()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _handle(self, incoming: web.BaseRequest) -> web.StreamResponse:
         body = await incoming.read()
@@ -132,18 +134,24 @@ class FaultProxy:
             await self.gate.passes(request, number, Moment.BEFORE)
         if request.verb == "watch" and fault is None:
             return await self._watch(incoming, request)
-        status, headers, content = await self._ask(incoming, body, request)
-        self._note(request, status, fault, content)
+        # What has been sent goes on, and is recorded, though its sender dies meanwhile.
+        asked = self._loop.create_task(self._ask(incoming, body, request, fault))
+        self._under_way.add(asked)
+        asked.add_done_callback(self._under_way.discard)
+        status, headers, content = await asyncio.shield(asked)
         if fault is Fault.RESET_AFTER:
             return _reset(incoming)
         if request.is_write and status < 400:
             await self.gate.passes(request, number, Moment.AFTER)
         return web.Response(status=status, headers=headers, body=content)
 
-    async def _ask(self, incoming: web.BaseRequest, body: bytes, request: Request) -> tuple[int, dict[str, str], bytes]:
+    async def _ask(
+        self, incoming: web.BaseRequest, body: bytes, request: Request, fault: Fault | None
+    ) -> tuple[int, dict[str, str], bytes]:
         """Let the server answer; of a watch that is to be broken, only the beginning."""
         async with self._forward(incoming, body) as answer:
             content = b"" if request.verb == "watch" else await answer.read()
+            self._note(request, answer.status, fault, content)
             return answer.status, _kept(answer.headers), content
 
     async def _watch(self, incoming: web.BaseRequest, request: Request) -> web.StreamResponse:
