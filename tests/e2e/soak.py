@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.cluster.api import ApiError
@@ -223,7 +223,7 @@ def _install() -> Installation:
 
 
 def _print(figures: Figures, form: str) -> None:
-    answer = asdict(figures)
+    answer = vars(figures)
     if form == "json":
         print(json.dumps(answer, indent=1))
         return
