@@ -77,10 +77,11 @@ def gone_at(pod: PodView, settings: Settings) -> datetime | None:
     """
     if not pod.deleting:
         return None
-    patience = timedelta(seconds=settings.node_lost_seconds)
-    if pod.disruption in _NODE_GONE and pod.disrupted_at is not None:
-        return pod.disrupted_at + patience
-    return pod.deleted_at + patience if pod.node_lost and pod.deleted_at is not None else None
+    disrupted = pod.disrupted_at if pod.disruption in _NODE_GONE else None
+    # The cluster may give the pod up later than we deleted it: what counted as gone never counts again.
+    lost = pod.deleted_at if pod.node_lost else None
+    moments = [moment for moment in (disrupted, lost) if moment is not None]
+    return min(moments) + timedelta(seconds=settings.node_lost_seconds) if moments else None
 
 
 def remains(world: World) -> str:

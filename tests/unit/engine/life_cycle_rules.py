@@ -118,9 +118,9 @@ class LifeCycleRules:
     def _is_gone(self, pod: SimulatedPod) -> bool:
         if pod.deleted_at is None:
             return False
-        if pod.disruption in _NODE_GONE and pod.disrupted_at is not None:
-            return self._cluster.now() >= pod.disrupted_at + self._patience
-        return pod.node_lost and self._cluster.now() >= pod.deleted_at + self._patience
+        given_up = pod.disrupted_at if pod.disruption in _NODE_GONE else None
+        moments = [moment for moment in (given_up, pod.deleted_at if pod.node_lost else None) if moment is not None]
+        return bool(moments) and self._cluster.now() >= min(moments) + self._patience
 
 
 def _status(raw: Any) -> TuningRunStatus:

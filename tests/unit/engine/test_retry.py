@@ -203,6 +203,8 @@ def test_a_pod_on_a_dead_node_counts_as_gone_after_a_while() -> None:
         (a_head(**sent | {"node_lost": True}), True),
         (a_head(**given_up | {"deleting": False}), False),
         (a_head(deleting=True, deleted_at=NOW, node_lost=True), True),
+        # Given up only after it counted as gone.
+        (a_head(**given_up | {"disrupted_at": NOW + seconds(590), "deleted_at": NOW, "node_lost": True}), True),
     ):
         todo = plan(replace(world, pods=(head,), now=NOW + seconds(600)), SETTINGS)
         assert (todo.status is not None) is gone
