@@ -179,6 +179,8 @@ class Executor:
     async def _create(self, child: Child, world: World, memory: RunMemory) -> None:
         manifest = planning.manifest(child, world, self._settings)
         resource = BY_KIND[child]
+        # Should the answer be lost, nobody knows whether it is there.
+        memory.looked_at = None
         try:
             # Of a RayCluster no field may be dropped: the token that protects it is one, and users write some.
             strict = child is Child.CLUSTER

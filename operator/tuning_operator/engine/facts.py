@@ -28,3 +28,9 @@ def signatures(world: World) -> dict[str, str]:
 def since(world: World, fact: str) -> datetime:
     """Since when the fact has its present value, as far as this process knows."""
     return world.notes.since.get(fact, world.now)
+
+
+def is_sure_of_nothing(world: World) -> bool:
+    """Whether the API server itself has said that nothing is left: a local copy may lag behind another."""
+    looked = world.notes.looked_at
+    return looked is not None and looked >= since(world, REMAINS)

@@ -65,14 +65,23 @@ def the_condition(world: World, kind: str) -> tuple[str, str]:
 @pytest.mark.parametrize("status", [None, {"phase": "Pending"}, {"phase": "Rejected"}])
 def test_a_run_that_is_suspended_from_the_start_makes_nothing(status: Any) -> None:
     world = suspend(a_new_world(a_run(status=status)))
-    todo = plan(world, KEY)
-    assert not todo.create
+    # A RayCluster whose making was not heard of may be there, so the API server itself is asked.
+    assert plan(world, KEY) == Plan(look=True)
+    world = replace(world, notes=replace(world.notes, looked_at=NOW))
+    assert not plan(world, KEY).create
     after = after_the_write(world, KEY)
     assert (after.run.status.phase, after.run.status.reason) == ("Suspended", "Suspended")
     assert the_condition(after, "Suspended") == ("True", "Suspended")
     assert the_condition(after, "Accepted") == ("True", "Valid")
     assert plan(after, KEY) == Plan()
     assert plan(suspend(after, False), KEY).create
+
+
+def test_a_run_that_was_resumed_for_a_moment_rests_only_when_nothing_of_that_moment_is_there() -> None:
+    rested = a_run(status={"phase": "Suspended", "observedGeneration": 1})
+    moment = a_new_world(rested.model_copy(update={"metadata": rested.metadata.model_copy(update={"generation": 3})}))
+    assert plan(suspend(moment), KEY) == Plan(look=True)
+    assert plan(suspend(a_new_world(rested)), KEY).look is False
 
 
 def test_a_run_that_cannot_be_executed_says_so_before_it_rests() -> None:

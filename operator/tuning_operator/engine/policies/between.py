@@ -44,12 +44,6 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     due = from_text(status.attempt.retry_time)
     if not rests and status.phase is not Phase.SUSPENDED and due is not None and world.now < due:
         return Contribution(due=due, final=True)
-    if not _is_sure(world):
+    if not facts.is_sure_of_nothing(world):
         return Contribution(look=True, final=True)
     return Contribution(phase=Phase.SUSPENDED, final=True) if rests else Contribution(next_attempt=True, final=True)
-
-
-def _is_sure(world: World) -> bool:
-    """Whether the API server itself has said that nothing is left: a local copy may lag behind another."""
-    looked = world.notes.looked_at
-    return looked is not None and looked >= facts.since(world, facts.REMAINS)
