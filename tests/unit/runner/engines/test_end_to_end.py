@@ -250,7 +250,7 @@ async def hangs(task, response):
     [
         ("judges:nan", "WorkflowError", "the judge returned a reward that is not finite: nan"),
         ("judges:hangs", "JudgeUnavailable", "the judge took longer than `rollout.limits.seconds`"),
-        ("judges:nobody", "ConfigInvalid", "`workflow.judge`"),
+        ("judges:nobody", "ConfigInvalid", "workflow.judge: module judges has no function 'nobody'"),
     ],
 )
 def test_a_judge_that_gives_no_grade_fails_the_preflight_with_its_cause(tiny_model, tmp_path, judge, cause, text):
