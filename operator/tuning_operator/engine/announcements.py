@@ -48,9 +48,11 @@ def between(old: TuningRunStatus, new: TuningRunStatus) -> tuple[Announcement, .
 
 
 def _is_first_resumption(old: TuningRunStatus, new: TuningRunStatus) -> bool:
-    stops = sum(record.outcome == STOPPED for record in old.history)
-    rested = old.phase in (Phase.SUSPENDED, Phase.SUSPENDING)
-    return rested and stops == 1 and new.attempt.number > old.attempt.number
+    if old.phase not in (Phase.SUSPENDED, Phase.SUSPENDING) or new.attempt.number <= old.attempt.number:
+        return False
+    # A run may rest again after an attempt that has failed, and what its history has lost was told long ago.
+    stopped = [record.number for record in old.history if record.outcome == STOPPED]
+    return bool(old.history) and old.history[0].number == 1 and stopped == [old.history[-1].number]
 
 
 def _has_failed(old: TuningRunStatus, new: TuningRunStatus) -> bool:

@@ -219,13 +219,15 @@ def test_a_run_that_goes_on_begins_its_next_attempt_at_once_and_says_so_once() -
     assert (second.run.status.phase, attempt.number, attempt.first_step, attempt.stop_time) == ("Starting", 2, 7, None)
     assert the_condition(second, "Suspended") == ("False", "NotSuspended")
     assert plan(replace(second, job=None), KEY).create == (Child.CLUSTER,)
-    # The second time it is not told.
-    records = [*second.run.status.history, second.run.status.history[0].model_copy(update={"number": 2})]
-    status = second.run.status.model_copy(update={"history": tuple(records), "phase": Phase.SUSPENDED})
-    again = replace(world, run=world.run.model_copy(update={"status": status}))
-    write = plan(again, KEY).status
-    assert write is not None
-    assert (write.patch["attempt"]["number"], write.announcements) == (3, ())
+    # The second time it is not told, whether the attempt before was stopped or has failed.
+    for outcome in ("Stopped", "Failed"):
+        last = second.run.status.history[0].model_copy(update={"number": 2, "outcome": outcome})
+        records = (*second.run.status.history, last)
+        status = second.run.status.model_copy(update={"history": records, "phase": Phase.SUSPENDED})
+        again = replace(world, run=world.run.model_copy(update={"status": status}))
+        write = plan(again, KEY).status
+        assert write is not None
+        assert (write.patch["attempt"]["number"], write.announcements) == (3, ())
 
 
 def test_a_run_that_may_go_on_before_it_rests_comes_to_its_end_first() -> None:
