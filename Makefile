@@ -66,6 +66,7 @@ test: verify ## All checks and all tests, on a real Kubernetes that they start t
 kill: setup ## Kill everything that can be killed under a run; `make kill ONLY=kubelet` kills what has that in its name
 	$(PYTHON) -m tests.cluster prepare
 	$(PYTHON) -m pytest --durations=0 --durations-min=5 tests/e2e/test_kills.py $(if $(ONLY),-k "$(ONLY)")
+	$(if $(ONLY),,FAULTED_RUNS=300 $(PYTHON) -m pytest -s tests/integration/test_operator_under_faults.py)
 
 soak: setup ## Runs one after another, and a random kill every 20 s, for half an hour; SOAK="--minutes 5 --seed 7"
 	$(PYTHON) -m tests.cluster prepare

@@ -1,6 +1,10 @@
-"""Three hundred runs while one in a hundred requests, and events of a watch, goes wrong: they end as without faults."""
+"""Many runs while one in a hundred requests, and events of a watch, goes wrong: they end as without faults.
+
+`make kill` lets three hundred live so, `make test` fewer.
+"""
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +23,9 @@ from tests.integration.operator_process import OperatorProcess
 
 pytestmark = [pytest.mark.control_plane, pytest.mark.timeout(900)]
 
-RUNS = 300
+RUNS = int(os.environ.get("FAULTED_RUNS", "60"))
+ENOUGH = 300
+"""Runs in which every kind of fault happens but by the rarest chance."""
 SEED = 5
 PATIENCE_SECONDS = 400
 CHANCES = Chances(
@@ -115,9 +121,11 @@ def test_faults_cost_few_writes_more(rounds: tuple[Round, Round]) -> None:
     assert faulty.writes <= MORE_WRITES * calm.writes
 
 
-def test_every_kind_of_fault_has_happened_and_none_was_unexpected(rounds: tuple[Round, Round]) -> None:
+def test_faults_have_happened_and_none_was_unexpected(rounds: tuple[Round, Round]) -> None:
     calm, faulty = rounds
     assert not calm.faults
-    # Lists are few: whether one is gone is up to chance.
-    assert set(faulty.faults) | {Fault.LIST_GONE} == set(Fault)
+    assert faulty.faults
+    if RUNS >= ENOUGH:
+        # Lists are few: whether one is gone is up to chance.
+        assert set(faulty.faults) | {Fault.LIST_GONE} == set(Fault)
     assert "unexpected" not in calm.log + faulty.log
