@@ -115,8 +115,20 @@ def assert_steps_are_kept(kill: Kill, steps: list[Step]) -> None:
 
 
 def assert_one_reward_for_each_step(scene: Scene, run: Object) -> None:
-    """The reward curve in Prometheus has one value for each step, whatever was done twice."""
+    """The reward curve in Prometheus has a value at the time of each step, and one more only where a step was redone.
+
+    What was pushed of a step that is lost afterwards stays where it was in time; the newest value is the step's.
+    """
+    steps = scene.steps()
     series = f'tuningrun_reward_mean{{run="{scene.name}",namespace="{scene.namespace}"}}'
     # Not since its creation: a run of the same name that was deleted a moment before may have ended a step after that.
-    rewards = scene.here.cluster.samples(series, scene.steps()[0].at - 0.1)
-    assert len(rewards) == run["spec"]["algorithm"]["steps"], rewards
+    pushed = [at for at, _ in scene.here.cluster.samples(series, steps[0].at - 0.1)]
+    kept = {step.number: step.at for step in steps}
+    assert len(kept) == run["spec"]["algorithm"]["steps"]
+    assert not [number for number, at in kept.items() if not is_among(at, pushed)], "steps without a value"
+    assert not [at for at in pushed if not is_among(at, [step.at for step in steps])], "values that no step has"
+
+
+def is_among(moment: float, moments: list[float]) -> bool:
+    """Whether it is one of them, as Prometheus keeps them: in whole milliseconds."""
+    return any(abs(moment - other) < 0.002 for other in moments)

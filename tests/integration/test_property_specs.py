@@ -104,16 +104,19 @@ def where_all_is_there(run: TuningRun) -> World:
     ]
     world = a_new_world(run, claims=claims)
     seen = SourceRun(source.run_name, source.run_uid, Phase.SUCCEEDED, source.claim_name) if source else None
-    return replace(world, notes=replace(world.notes, references=tuple(read)), source_run=seen)
+    return replace(world, notes=replace(world.notes, references=tuple(read), looked_at=NOW), source_run=seen)
 
 
 def accepted_reason(world: World) -> str:
-    """Reason of Accepted=False that a plan would write; empty when it goes on to make children."""
+    """Reason of Accepted=False that a plan would write; empty when it makes children, or rests as the run wishes."""
     decided = plan(world, SETTINGS)
     if decided.create:
         return ""
     assert decided.status is not None, decided
     (condition,) = [entry for entry in decided.status.patch["conditions"] if entry["type"] == "Accepted"]
+    if world.run.spec.suspend and condition["status"] == "True":
+        assert decided.status.patch["phase"] == Phase.SUSPENDED
+        return ""
     assert condition["status"] == "False"
     assert condition["message"], condition
     return str(condition["reason"])

@@ -5,6 +5,7 @@ Not here: advantages and the decision that a step fails (`tuning_runner.groups`)
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -113,7 +114,10 @@ class EpisodeRunner:
             if outcome not in INFRASTRUCTURE or not again or self._abandoned.is_set():
                 return self._result(episode, number, last)
             _LOG.warning("episode %s, try %d: %s: %s", episode.identity, number, outcome, _first_line(last.ending))
-            await asyncio.sleep(self._settings.retry_seconds * 2 ** (number - 1))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.retry_seconds * 2 ** (number - 1)):
+                    await self._abandoned.wait()
+                    return self._result(episode, number, last)
         raise AssertionError("max_attempts is at least 1")
 
     async def _try_or_lost(self, episode: _Episode, number: int) -> _Try:

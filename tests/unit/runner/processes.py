@@ -1,5 +1,7 @@
 """Processes of a runner that a test has started, as /proc shows them, and waiting for what they do."""
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -37,3 +39,12 @@ def _parent_of(path: Path) -> int:
         return int((path / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return -1
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kill a process, which leads a group, with all of its group if it lives; and close the end of its output."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

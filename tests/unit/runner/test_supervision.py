@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.runner import scripted_engine
 from tests.unit.runner.documents import DIRECTORY, REPOSITORY, a_run_document, an_algorithm
-from tests.unit.runner.processes import descendants, is_alive, wait_for
+from tests.unit.runner.processes import descendants, end, is_alive, wait_for
 from tests.unit.runner.volumes import Volume
 from tuning_contract.causes import Cause
 from tuning_contract.checkpoint import Manifest, complete_checkpoints, write_atomically
@@ -79,9 +79,7 @@ class Scene:
 
     def close(self) -> None:
         for process in self._processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+            end(process)
 
 
 @pytest.fixture

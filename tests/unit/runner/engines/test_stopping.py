@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.unit.runner.documents import DIRECTORY, a_run_document, an_algorithm
-from tests.unit.runner.processes import descendants, is_alive, wait_for
+from tests.unit.runner.processes import descendants, end, is_alive, wait_for
 from tests.unit.runner.volumes import Volume
 from tuning_contract.checkpoint import complete_checkpoints, damage
 from tuning_contract.metrics import EVALUATION, TRAINER
@@ -70,9 +70,7 @@ class Hanging:
 
     def close(self) -> None:
         for process in self._processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+            end(process)
 
 
 @pytest.fixture

@@ -186,12 +186,13 @@ async def a_bench(
     module: str = AGENTS,
     renderer: CharacterRenderer | None = None,
     make_pool: Callable[[WorkerSettings], Pool] = WorkerPool,
+    retry_seconds: float = 0.01,
 ) -> AsyncIterator[Bench]:
     """Everything that runs episodes, with valid defaults."""
     policy = policy or ScriptedPolicy()
     names = WorkflowSettings(f"{module}:{workflow}", f"{module}:{judge}" if judge else None)
     pool = make_pool(WorkerSettings(names, size=size, grace_seconds=0.3, start_seconds=60.0))
-    settings = RunnerSettings(1, max_attempts, seconds, hidden_fields, retry_seconds=0.01)
+    settings = RunnerSettings(1, max_attempts, seconds, hidden_fields, retry_seconds=retry_seconds)
     async with a_gateway(policy, renderer, limits) as gateway:
         await pool.start()
         try:

@@ -288,6 +288,16 @@ async def test_an_abandoned_step_ends_at_once_with_lost_episodes_and_the_next_on
     assert result.record.outcome is Outcome.COMPLETED
 
 
+async def test_an_abandoned_step_does_not_wait_for_another_try_of_an_episode_whose_worker_has_died() -> None:
+    async with a_bench("scripted", size=1, max_attempts=2, retry_seconds=600.0) as bench:
+        running = asyncio.create_task(bench.run([a_task("exit")]))
+        while not bench.policy.requests or bench.gateway.open_sessions:
+            await asyncio.sleep(0.01)
+        bench.runner.abandon()
+        (result,) = await asyncio.wait_for(running, 10)
+    assert (result.record.outcome, result.record.reward) == (Outcome.LOST, None)
+
+
 async def test_an_episode_that_ends_in_the_moment_its_step_is_closed_is_late_and_has_no_reward() -> None:
     async with a_bench("without_judge", judge=None, size=1) as bench:
         original = WorkerLease.workflow
