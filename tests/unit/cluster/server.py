@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +54,20 @@ def a_status(code: int, message: str = "no", reason: str = "") -> dict[str, Any]
     return {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": code}
 
 
+@asynccontextmanager
+async def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """Let one function answer every request; yields the address."""
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 @dataclass
 class FakeServer:
     """Lists from `pages`, watches from `events`; `answers` come before both, one for each request."""
@@ -80,16 +94,8 @@ class FakeServer:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["FakeServer"]:
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        async with served(self._handle) as self.url:
             yield self
-        finally:
-            await runner.cleanup()
 
     @asynccontextmanager
     async def client(self, observer: Counted | None = None, timeout: float = 5.0) -> AsyncIterator[ApiClient]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.unit.cluster.server import Connection, Counted, FakeServer, a_status
+from tests.unit.cluster.server import Connection, Counted, FakeServer, a_status, served
 from tuning_operator import errors
 from tuning_operator.cluster.client import ApiClient, Selection
 from tuning_operator.cluster.credentials import Credentials
@@ -50,16 +50,8 @@ class LeaseServer:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["LeaseServer"]:
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        async with served(self._handle) as self.url:
             yield self
-        finally:
-            await runner.cleanup()
 
     def _store(self, lease: dict[str, Any], patch: dict[str, Any]) -> None:
         self._versions += 1

@@ -3,11 +3,10 @@
 import io
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.driver.services import TOKEN, FakeRay, FakeSidecar, running
+from tests.unit.driver.services import TOKEN, FakeRay, FakeSidecar
 from tests.unit.sidecar.documents import a_result, a_run
 from tests.unit.sidecar.processes import eventually
 from tuning_contract.progress import Progress
@@ -69,20 +68,6 @@ class Driver:
             self.evidence = self.follower.follow()
         except ClusterSilentError as error:
             self.silence = str(error)
-
-
-@pytest.fixture
-def ray() -> Iterator[FakeRay]:
-    service = FakeRay()
-    with running(service):
-        yield service
-
-
-@pytest.fixture
-def sidecar() -> Iterator[FakeSidecar]:
-    service = FakeSidecar()
-    with running(service):
-        yield service
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """When a training counts as stalled: the watch with a clock of its own, and a driver that follows one."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.unit.driver.services import FakeRay, FakeSidecar, running
+from tests.unit.driver.services import FakeRay, FakeSidecar
 from tests.unit.driver.test_follow import FAST, JOB, RUN, Driver
 from tests.unit.sidecar.documents import a_result
 from tests.unit.sidecar.processes import eventually
@@ -164,20 +163,6 @@ def test_a_sidecar_that_has_just_started_and_has_read_nothing_yet_is_no_news() -
     training.lasts(20)
     training.progress = before
     assert training.lasts(200) != ""
-
-
-@pytest.fixture
-def ray() -> Iterator[FakeRay]:
-    service = FakeRay()
-    with running(service):
-        yield service
-
-
-@pytest.fixture
-def sidecar() -> Iterator[FakeSidecar]:
-    service = FakeSidecar()
-    with running(service):
-        yield service
 
 
 STALLING = replace(FAST, stall=0.5)
