@@ -37,6 +37,7 @@ EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "250"))
 STEPS = 40
 SETTLES = 600
 """Rounds in which every run must have come to its end once all is well."""
+ROUNDS_TO_A_TRAINING = 40
 
 WORKERS = [{"name": "agents", "replicas": 2}]
 RULES = [{"causes": ["EngineError"], "action": "RetryUncounted"}, {"causes": ["HeadLost"], "action": "Fail"}]
@@ -108,6 +109,18 @@ class LifeCycle(RuleBasedStateMachine):
         """The watches lag, and the operator does nothing meanwhile."""
         for number in range(count):
             self._move(order, number)
+
+    @rule()
+    def all_goes_well_until_a_training_runs(self) -> None:
+        """Without it few examples would come to a second attempt: so much has to happen before."""
+        pause = 1
+        for _ in range(ROUNDS_TO_A_TRAINING):
+            if any(not training.ended for training in self.cluster.trainings.values()):
+                return
+            before = self.cluster.moves()
+            self._go_on(1, 0)
+            pause = 1 if before else min(pause * 2, 64)
+            self.operator.work(pause)
 
     @rule(resource=st.sampled_from(WATCHED), count=st.integers(1, 5))
     def news_of_one_kind_comes(self, resource: Resource, count: int) -> None:

@@ -292,3 +292,32 @@ def test_an_ended_run_has_no_sidecar_to_read_from() -> None:
     assert the_condition(a_running_world(notes=notes), "MetricsAvailable")[0] == "True"
     ended_world = a_running_world(pods=(a_head(), a_driver(DONE)), notes=notes)
     assert the_condition(ended_world, "MetricsAvailable")[0] == "False"
+
+
+def test_a_driver_on_a_dead_node_is_waited_for_and_then_counts_as_lost() -> None:
+    # Its Job makes no other as long as it is on its way out, and no kubelet is left that would end it.
+    stuck = a_driver(deleting=True, node_lost=True, deleted_at=NOW - seconds(590))
+    asked = some_notes(result_asked=Reachability.UNREACHABLE)
+    waiting = planned(a_running_world(pods=(a_head(), stuck), notes=asked))
+    assert waiting.status is None or "phase" not in waiting.status.patch
+    assert waiting.due is not None
+    assert waiting.due <= NOW + seconds(10)
+    gone = replace(stuck, deleted_at=NOW - seconds(600))
+    assert planned(a_running_world(pods=(a_head(), gone))).ask_result
+    world = a_running_world(pods=(a_head(), gone), notes=asked)
+    assert ended(world) == ("Failed", "DriverLost")
+    write = planned(world).status
+    assert write is not None
+    assert write.patch["phase"] == "Retrying"
+    assert f"the node of driver pod {gone.name} does not answer" in write.patch["message"]
+    # Where another one has taken over, or the node still answers, there is nothing to give up.
+    for pods in ((a_head(), gone, a_driver(uid="other")), (a_head(), replace(gone, node_lost=False))):
+        plan_now = planned(replace(world, pods=pods)).status
+        assert plan_now is None or "phase" not in plan_now.patch
+
+
+def test_a_training_that_finished_while_its_driver_was_on_a_dead_node_has_succeeded() -> None:
+    gone = a_driver(deleting=True, node_lost=True, deleted_at=NOW - seconds(600))
+    result = RunResult(UID, "d", 1, "Succeeded", 12, 12, 0.0, final_model="ml/x/final")
+    notes = some_notes(result_asked=Reachability.ANSWERED, result=result)
+    assert ended(a_running_world(pods=(a_head(), gone), notes=notes))[0] == "Succeeded"

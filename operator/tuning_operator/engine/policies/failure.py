@@ -1,11 +1,15 @@
-"""Verdict (c) and (d): the runner's own cause by the driver's mouth; without a word, what the sidecar still knows."""
+"""Verdict (c) and (d): the runner's own cause by the driver's mouth; without a word, what the sidecar still knows.
 
-from datetime import timedelta
+A Job with a podFailurePolicy makes no other driver while the last one is on its way out. On a dead node that is for
+ever, so such a driver counts as lost when the node's patience is over; the cluster then is given back as always.
+"""
+
+from datetime import datetime, timedelta
 
 from tuning_contract.causes import Cause
 from tuning_contract.result import STOPPED, SUCCEEDED, RunResult
 from tuning_contract.termination import EXIT_ATTEMPT_LOST, EXIT_FAILED, TerminationMessage
-from tuning_operator.engine import diagnosis, evidence, facts
+from tuning_operator.engine import diagnosis, evidence, facts, release
 from tuning_operator.engine.contribution import Contribution, Verdict
 from tuning_operator.engine.world import Reachability, World
 from tuning_operator.settings import Settings
@@ -19,8 +23,9 @@ def decide(world: World, settings: Settings) -> Contribution | None:
     word = evidence.last_word(world)
     if word is not None:
         return Contribution(verdict=_spoken(world, word.message), final=True)
-    if not evidence.job_ended_in_silence(world):
-        return None
+    silent, gone = evidence.job_ended_in_silence(world), _driver_gone_at(world, settings)
+    if not silent and (gone is None or world.now < gone):
+        return None if gone is None else Contribution(due=gone)
     if world.notes.result_asked is Reachability.NOT_ASKED and world.head is not None and world.head.ip:
         return Contribution(ask_result=True, final=True)
     result = world.notes.result
@@ -29,10 +34,24 @@ def decide(world: World, settings: Settings) -> Contribution | None:
             return Contribution(verdict=evidence.stopped(world, *_as_word(result)), final=True)
         cause = Cause.INCOMPLETE_STEPS if result.outcome == SUCCEEDED else evidence.cause_of(result.cause)
         return Contribution(verdict=evidence.verdict_of(result, cause), final=True)
+    if not silent:
+        return Contribution(verdict=Verdict(Cause.DRIVER_LOST, _stranded(world)), final=True)
     deadline = facts.since(world, facts.SILENCE) + LATE_WORD
     if world.now < deadline:
         return Contribution(due=deadline, final=True)
     return Contribution(verdict=_unspoken(world), final=True)
+
+
+def _driver_gone_at(world: World, settings: Settings) -> datetime | None:
+    """When the last driver counts as gone with its node; None while there is none that waits for that."""
+    moments = [release.gone_at(pod, settings) for pod in world.drivers if pod.phase not in ("Failed", "Succeeded")]
+    known = [moment for moment in moments if moment is not None]
+    return max(known) if known and len(known) == len(moments) else None
+
+
+def _stranded(world: World) -> str:
+    names = ", ".join(sorted(pod.name for pod in world.drivers if pod.deleting))
+    return f"nobody follows the training: the node of driver pod {names} does not answer, and its Job makes no other"
 
 
 def _as_word(result: RunResult) -> tuple[str, TerminationMessage]:
