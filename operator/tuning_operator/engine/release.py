@@ -16,6 +16,8 @@ DELETE = "delete"
 """Key of a refused clean-up in `Notes.refusals`."""
 TRY_AGAIN = timedelta(seconds=60)
 """Before a refused clean-up is tried again."""
+LOOK_AGAIN = timedelta(seconds=60)
+"""While pods are on their way out; their end wakes us sooner."""
 _RAY = (meta.COMPONENT_HEAD, meta.COMPONENT_WORKER)
 _NODE_GONE = ("DeletionByTaintManager", "DeletionByPodGC")
 
@@ -63,10 +65,10 @@ def standing(world: World, settings: Settings) -> tuple[PodView, ...]:
     return tuple(pod for pod in pods if not _is_gone(pod, world.now, settings))
 
 
-def next_gone(world: World, settings: Settings) -> datetime | None:
-    """When the next pod on a dead node will count as gone; None while there is no such pod."""
+def look_again(world: World, settings: Settings) -> datetime:
+    """When to look whether the pods that are left have gone: when one on a dead node counts as gone, or soon."""
     moments = (gone_at(pod, settings) for pod in standing(world, settings))
-    return min((moment for moment in moments if moment is not None), default=None)
+    return min([world.now + LOOK_AGAIN, *(moment for moment in moments if moment is not None)])
 
 
 def gone_at(pod: PodView, settings: Settings) -> datetime | None:

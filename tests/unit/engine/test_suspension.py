@@ -84,6 +84,19 @@ def test_a_run_that_was_resumed_for_a_moment_rests_only_when_nothing_of_that_mom
     assert plan(suspend(a_new_world(rested)), KEY).look is False
 
 
+def test_a_run_rests_when_the_pods_of_a_cluster_that_no_status_has_named_are_gone() -> None:
+    # Found by the model: it was resumed for a moment, and somebody has deleted the RayCluster of that moment.
+    rested = a_run(status={"phase": "Suspended", "observedGeneration": 1})
+    world = suspend(a_new_world(rested, pods=(a_head(deleting=True, deleted_at=NOW, node_lost=True),)))
+    after = after_the_write(world, KEY)
+    assert after.run.status.phase is Phase.SUSPENDING
+    assert plan(after, KEY).due == NOW + seconds(60)
+    later = replace(after, now=NOW + seconds(600))
+    assert plan(later, KEY) == Plan(look=True)
+    later = replace(later, notes=replace(later.notes, looked_at=later.now))
+    assert after_the_write(later, KEY).run.status.phase is Phase.SUSPENDED
+
+
 def test_a_run_that_cannot_be_executed_says_so_before_it_rests() -> None:
     world = suspend(a_new_world(a_run(cluster={"head": {"nodePool": "a100"}})))
     assert after_the_write(world, KEY).run.status.phase == "Rejected"

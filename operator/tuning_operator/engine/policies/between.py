@@ -4,8 +4,6 @@ The present attempt is in the history by then, and never comes back. Its number 
 and its pods are gone, so that two attempts never live at once; and before anything of the next one is made.
 """
 
-from datetime import timedelta
-
 from tuning_contract.causes import Cause
 from tuning_operator.api.conditions import Phase
 from tuning_operator.engine import facts, release
@@ -14,9 +12,6 @@ from tuning_operator.engine.policies import deadlines
 from tuning_operator.engine.times import from_text
 from tuning_operator.engine.world import World
 from tuning_operator.settings import Settings
-
-LOOK_AGAIN = timedelta(seconds=60)
-"""While pods are on their way out; their end wakes us sooner."""
 
 
 def decide(world: World, settings: Settings) -> Contribution | None:
@@ -32,8 +27,7 @@ def decide(world: World, settings: Settings) -> Contribution | None:
         or world.earlier_clusters
         or release.standing(world, settings)
     ):
-        due = release.next_gone(world, settings)
-        return Contribution(due=min(due or world.now + LOOK_AGAIN, world.now + LOOK_AGAIN), final=True)
+        return Contribution(due=release.look_again(world, settings), final=True)
     status = world.run.status
     rests = world.run.spec.suspend
     if rests and status.phase is Phase.SUSPENDED:
