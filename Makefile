@@ -9,6 +9,8 @@ UV_VERSION := 0.13.8
 UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON := .venv/bin/python
 SOURCES := operator tests images
+# Most tests wait more than they compute. A file stays together: its tests share what is dear to make.
+SIDE_BY_SIDE := -n 2 --dist loadfile
 
 .PHONY: help setup fmt lint typecheck layers generate verify unit test kill soak cluster-up cluster-down images demo requirements
 
@@ -56,12 +58,14 @@ verify: lint typecheck layers ## Lint, types, layers, generated files current
 	$(PYTHON) -m tests.chart.readme --check || [ $$? -eq 5 ]
 
 unit: setup ## The tests that need no cluster
-	$(PYTHON) -m pytest tests/unit tests/chart
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) tests/unit tests/chart
 
 test: verify ## All checks and all tests, on a real Kubernetes that they start themselves
 	@# Minutes on a fresh machine, so not inside a test's time limit. 5: it cannot run here, and the tests are skipped.
 	$(PYTHON) -m tests.cluster prepare && $(PYTHON) -m tests.cluster.images build || [ $$? -eq 5 ]
-	$(PYTHON) -m pytest -m "not kill" --durations=40 --durations-min=5 tests/unit tests/chart tests/integration tests/e2e
+	$(PYTHON) -m pytest $(SIDE_BY_SIDE) --durations=20 --durations-min=5 tests/unit tests/chart tests/integration
+	@# There is one full cluster.
+	$(PYTHON) -m pytest -m "not kill" --durations=20 --durations-min=5 tests/e2e
 
 kill: setup ## Kill everything that can be killed under a run; `make kill ONLY=kubelet` kills what has that in its name
 	$(PYTHON) -m tests.cluster prepare

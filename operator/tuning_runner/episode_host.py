@@ -25,6 +25,8 @@ from tuning_runner.ray_cluster import own_address
 from tuning_runner.stopping import StopError
 
 T = TypeVar("T")
+_CLOSING_SECONDS = 5.0
+"""The end of this process ends what has not stopped by then: workers hear that their connections close."""
 _ABANDONING_SECONDS = 1.0
 
 
@@ -115,7 +117,7 @@ class EpisodeHost:
     def close(self) -> None:
         """Stop gateway and workers."""
         with contextlib.suppress(Exception):
-            self._submit(self._stop()).result(timeout=20)
+            self._submit(self._stop()).result(timeout=_CLOSING_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
         if not self._thread.is_alive():

@@ -18,6 +18,8 @@ from tuning_runner.episodes.record import EpisodeRecord
 
 _UNWINDING_SECONDS = 1.5
 """After a request, until a process that has nothing to save ends in the middle of what it does."""
+_AGAIN_SECONDS = 4.0
+"""After a request, until a main thread that has not begun to end is interrupted once more."""
 _POLL_SECONDS = 0.1
 
 
@@ -82,10 +84,19 @@ class Stop:
             raise StopError
 
     def _leave(self) -> None:
-        """End the process when the main thread is held up, by a download's threads, say, and nothing would be lost."""
+        """End the process when the main thread is held up, by a download's threads, say, and nothing would be lost.
+
+        Where something would be, the main thread has to end by itself. What a signal's handler raises within a
+        finalizer is lost, so it is raised again.
+        """
         self._requested.wait()
         time.sleep(_UNWINDING_SECONDS)
+        again = time.monotonic() + _AGAIN_SECONDS - _UNWINDING_SECONDS
         while not self._ending:
             if not (self._deferred or self.unsaved):
                 os._exit(EXIT_STOPPED)
+            if time.monotonic() >= again:
+                again = time.monotonic() + _AGAIN_SECONDS
+                self._raised = False
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
             time.sleep(_POLL_SECONDS)
