@@ -35,6 +35,8 @@ class LifeCycleRules:
         self._failures, self._saved = 0, 0
         self.broken: list[str] = []
         """What was wrong, in the order of time."""
+        self.suspension_is_known = False
+        """Whether the run is suspended, and the operator has had the time to see it."""
         api.before_create = self._before_create
         api.before_status = self._before_status
 
@@ -51,6 +53,7 @@ class LifeCycleRules:
         self._must(number == (attempt.number or 1), f"a {kind} is made for the status's attempt")
         self._must(number not in _numbers(status), f"no {kind} is made for an attempt that is over")
         self._must(not (status.phase and status.phase.terminal), f"no {kind} is made for a run that has ended")
+        self._must(not self.suspension_is_known, f"no {kind} is made for a run that is suspended")
         if resource is RAY_CLUSTERS:
             self._must(attempt.ray_cluster_uid is None, "an observed RayCluster is never made again")
             self._must(not self._api.all(RAY_CLUSTERS), "one RayCluster at a time")

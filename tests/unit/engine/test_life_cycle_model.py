@@ -30,6 +30,7 @@ from tests.unit.engine.simulated_training import Move
 from tuning_contract.causes import Cause
 from tuning_contract.result import FAILED
 from tuning_operator.api.conditions import Phase
+from tuning_operator.api.meta import COMPONENT_HEAD
 from tuning_operator.api.v1alpha1 import TuningRun
 from tuning_operator.cluster.resources import JOBS, PODS, RAY_CLUSTERS, TUNING_RUNS, Resource
 
@@ -110,17 +111,20 @@ class LifeCycle(RuleBasedStateMachine):
         for number in range(count):
             self._move(order, number)
 
-    @rule()
-    def all_goes_well_until_a_training_runs(self) -> None:
+    @rule(head_dies=st.booleans())
+    def all_goes_well_until_a_training_runs(self, head_dies: bool) -> None:
         """Without it few examples would come to a second attempt: so much has to happen before."""
         pause = 1
         for _ in range(ROUNDS_TO_A_TRAINING):
             if any(not training.ended for training in self.cluster.trainings.values()):
-                return
+                break
             before = self.cluster.moves()
             self._go_on(1, 0)
             pause = 1 if before else min(pause * 2, 64)
             self.operator.work(pause)
+        heads = [pod for pod in self.cluster.pods.values() if pod.component == COMPONENT_HEAD]
+        if head_dies and heads and not heads[-1].node_lost and heads[-1].phase == "Running":
+            self.cluster.end_pod(heads[-1], 137, "killed")
 
     @rule(resource=st.sampled_from(WATCHED), count=st.integers(1, 5))
     def news_of_one_kind_comes(self, resource: Resource, count: int) -> None:
@@ -302,6 +306,7 @@ class LifeCycle(RuleBasedStateMachine):
         for _ in range(SETTLES):
             self.api.deliver_all()
             self.operator.work()
+            self.life_cycle.suspension_is_known = self._run() is not None and self._spec().get("suspend", False)
             self.no_rule_is_broken()
             moves = [move for move in self.cluster.moves() if "hears nothing" not in move[0]]
             if moves:
@@ -312,6 +317,7 @@ class LifeCycle(RuleBasedStateMachine):
                 if self._run() is None or not self._spec().get("suspend"):
                     return
                 self._edit({"suspend": False})
+                self.life_cycle.suspension_is_known = False
                 continue
             self.operator.work(pause)
             pause = min(pause * 2, 3600.0)
