@@ -143,10 +143,10 @@ KILLS = (
     # What is taken away by hand.
     Kill("head-deleted-while-starting", accidents.delete_head, STARTING),
     Kill("head-deleted-while-running", accidents.delete_head, saves=True, often=True, **_LOST_HEAD),
-    Kill("ray-container-killed", accidents.kill_ray_container, often=True, **_LOST_HEAD),
+    Kill("ray-container-killed", accidents.kill_ray_container, **_LOST_HEAD),
     Kill("worker-deleted", accidents.delete_worker, run=_with_workers, often=True),
     Kill("driver-pod-deleted", accidents.delete_driver_pod, often=True),
-    Kill("job-deleted", accidents.delete_job),
+    Kill("job-deleted", accidents.delete_job, often=True),
     Kill("raycluster-deleted", accidents.delete_cluster, **_LOST_HEAD),
     Kill(
         "runner-out-of-memory",
