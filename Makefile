@@ -10,7 +10,7 @@ UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON := .venv/bin/python
 SOURCES := operator tests images
 # Most tests wait more than they compute. A file stays together: its tests share what is dear to make.
-SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := -n 2 --dist loadfile
 
 .PHONY: help setup fmt lint typecheck layers generate verify unit test kill soak cluster-up cluster-down images demo requirements
 

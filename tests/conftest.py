@@ -80,13 +80,8 @@ def cluster(cluster_was_there: bool) -> Iterator[FullCluster]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what stops the cluster after all others, and what takes long first, so that no worker waits at the end."""
-
-    def rank(item: pytest.Item) -> int:
-        marks = {mark.name for mark in item.iter_markers()}
-        return 3 if "stops_cluster" in marks else 0 if "model" in marks else 1 if "control_plane" in marks else 2
-
-    items.sort(key=rank)
+    """Run the tests that stop the cluster after all others."""
+    items.sort(key=lambda item: item.get_closest_marker("stops_cluster") is not None)
 
 
 def _stop_abandoned() -> None:
