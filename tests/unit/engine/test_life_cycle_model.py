@@ -38,6 +38,8 @@ EXAMPLES = int(os.environ.get("LIFE_CYCLE_EXAMPLES", "250"))
 STEPS = 40
 SETTLES = 600
 """Rounds in which every run must have come to its end once all is well."""
+ROUNDS_OF_OLD_PLANS = 8
+"""What was planned before the run was suspended may be written for so long."""
 ROUNDS_TO_A_TRAINING = 40
 
 WORKERS = [{"name": "agents", "replicas": 2}]
@@ -303,10 +305,11 @@ class LifeCycle(RuleBasedStateMachine):
         self.api.let_through(self.api.waiting)
         self.cluster.has_room = self.cluster.has_images = self.cluster.sidecars_answer = True
         began, pause = self.loop.now(), 1.0
-        for _ in range(SETTLES):
+        for number in range(SETTLES):
             self.api.deliver_all()
             self.operator.work()
-            self.life_cycle.suspension_is_known = self._run() is not None and self._spec().get("suspend", False)
+            known = number >= ROUNDS_OF_OLD_PLANS and self._run() is not None
+            self.life_cycle.suspension_is_known = known and self._spec().get("suspend", False)
             self.no_rule_is_broken()
             moves = [move for move in self.cluster.moves() if "hears nothing" not in move[0]]
             if moves:
