@@ -60,7 +60,7 @@ MEANINGS: Mapping[Cause, str] = {
     Cause.HUB_UNREACHABLE: "the Hugging Face hub did not answer",
     Cause.HEAD_LOST: "the head pod, or its Ray container, ended or was replaced",
     Cause.WORKER_LOST: "a worker pod was lost, and the training did not go on without it",
-    Cause.DRIVER_LOST: "the Job's pods ended again and again without a verdict, or the node of the last one is dead",
+    Cause.DRIVER_LOST: "the Job's pods ended again and again without a verdict",
     Cause.STORAGE_FAILED: "the claim's volume is full, or cannot be read or written",
     Cause.NODE_LOST: "the node of a pod is dead",
     Cause.EVICTED: "a pod had to leave its node: a drain, pressure on the node, a spot instance",

@@ -305,11 +305,11 @@ def test_a_driver_on_a_dead_node_is_waited_for_and_then_counts_as_lost() -> None
     gone = replace(stuck, deleted_at=NOW - seconds(600))
     assert planned(a_running_world(pods=(a_head(), gone))).ask_result
     world = a_running_world(pods=(a_head(), gone), notes=asked)
-    assert ended(world) == ("Failed", "DriverLost")
+    assert ended(world) == ("Failed", "NodeLost")
     write = planned(world).status
     assert write is not None
-    assert write.patch["phase"] == "Retrying"
-    assert f"the node of driver pod {gone.name} does not answer" in write.patch["message"]
+    assert (write.patch["phase"], write.patch["history"][-1]["counted"]) == ("Retrying", False)
+    assert f"the node of pod {gone.name} does not answer" in write.patch["message"]
     # Where another one has taken over, or the node still answers, there is nothing to give up.
     for pods in ((a_head(), gone, a_driver(uid="other")), (a_head(), replace(gone, node_lost=False))):
         plan_now = planned(replace(world, pods=pods)).status

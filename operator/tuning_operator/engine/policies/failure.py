@@ -35,7 +35,7 @@ def decide(world: World, settings: Settings) -> Contribution | None:
         cause = Cause.INCOMPLETE_STEPS if result.outcome == SUCCEEDED else evidence.cause_of(result.cause)
         return Contribution(verdict=evidence.verdict_of(result, cause), final=True)
     if not silent:
-        return Contribution(verdict=Verdict(Cause.DRIVER_LOST, _stranded(world)), final=True)
+        return Contribution(verdict=_stranded(world), final=True)
     deadline = facts.since(world, facts.SILENCE) + LATE_WORD
     if world.now < deadline:
         return Contribution(due=deadline, final=True)
@@ -49,9 +49,10 @@ def _driver_gone_at(world: World, settings: Settings) -> datetime | None:
     return max(known) if known and len(known) == len(moments) else None
 
 
-def _stranded(world: World) -> str:
-    names = ", ".join(sorted(pod.name for pod in world.drivers if pod.deleting))
-    return f"nobody follows the training: the node of driver pod {names} does not answer, and its Job makes no other"
+def _stranded(world: World) -> Verdict:
+    """The verdict on an attempt whose driver went with its node."""
+    cause, words = diagnosis.ended_by(world.drivers, evidence.DRIVER, Cause.DRIVER_LOST)
+    return Verdict(cause, f"nobody follows the training, since its Job makes no other driver: {words}")
 
 
 def _as_word(result: RunResult) -> tuple[str, TerminationMessage]:
