@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
-from aiohttp import web
+from aiohttp import AddrInfoType, web
 from yarl import URL
 
 from tests.cluster.certificates import Certificate
@@ -34,6 +34,8 @@ _ANSWERS = {
     Fault.LIST_GONE: (410, "Expired"),
 }
 _START_SECONDS = 10
+_END_SECONDS = 5
+"""For connections to be closed."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class FaultProxy:
         self.url = ""
         self._upstream = upstream
         self._session: aiohttp.ClientSession
+        self._sockets: list[socket.socket] = []
+        """Towards the API server."""
         self._under_way: set[asyncio.Task[tuple[int, dict[str, str], bytes]]] = set()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -102,7 +106,7 @@ class FaultProxy:
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._upstream.tls())
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._upstream.tls(), socket_factory=self._open)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
             self._session = session
@@ -118,6 +122,22 @@ class FaultProxy:
             await self._stop.wait()
             await runner.cleanup()
             await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self._all_closed()
+
+    def _open(self, address: AddrInfoType) -> socket.socket:
+        """Open a socket as asyncio does, and remember it."""
+        family, kind, protocol, _name, _address = address
+        self._sockets = [
+            *(known for known in self._sockets if known.fileno() != -1),
+            socket.socket(family, kind, protocol),
+        ]
+        return self._sockets[-1]
+
+    async def _all_closed(self) -> None:
+        """Let connections be closed before the loop is: aiohttp does not wait for one that was left amid an answer."""
+        until = self._loop.time() + _END_SECONDS
+        while any(known.fileno() != -1 for known in self._sockets) and self._loop.time() < until:
+            await asyncio.sleep(0.01)
 
     async def _handle(self, incoming: web.BaseRequest) -> web.StreamResponse:
         body = await incoming.read()
@@ -161,24 +181,36 @@ class FaultProxy:
             outgoing = web.StreamResponse(status=answer.status, headers=_kept(answer.headers))
             outgoing.enable_chunked_encoding()
             await outgoing.prepare(incoming)
-            rest = b""
-            async for chunk in answer.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    fault = self.rule.of_event(request)
-                    if fault is Fault.WATCH_DROPPED:
-                        self._note(request, answer.status, fault)
-                        return _reset(incoming)
-                    if fault is Fault.WATCH_GONE:
-                        self._note(request, answer.status, fault)
-                        await outgoing.write(json.dumps({"type": "ERROR", "object": _status(410, "Expired")}).encode())
-                        break
-                    await outgoing.write(line + b"\n")
-                else:
-                    continue
-                break
-            await outgoing.write_eof(rest if answer.status != 200 else b"")
-            return outgoing
+            try:
+                return await self._pass_events(incoming, request, answer, outgoing)
+            finally:
+                # A watch that is left amid its answer: TLS would wait half a minute for the server's goodbye.
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()
+
+    async def _pass_events(
+        self,
+        incoming: web.BaseRequest,
+        request: Request,
+        answer: aiohttp.ClientResponse,
+        outgoing: web.StreamResponse,
+    ) -> web.StreamResponse:
+        rest = b""
+        async for chunk in answer.content.iter_any():
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                fault = self.rule.of_event(request)
+                if fault is not None:
+                    self._note(request, answer.status, fault)
+                if fault is Fault.WATCH_DROPPED:
+                    return _reset(incoming)
+                if fault is Fault.WATCH_GONE:
+                    gone = {"type": "ERROR", "object": _status(410, "Expired")}
+                    await outgoing.write_eof(json.dumps(gone).encode())
+                    return outgoing
+                await outgoing.write(line + b"\n")
+        await outgoing.write_eof(rest if answer.status != 200 else b"")
+        return outgoing
 
     def _forward(self, incoming: web.BaseRequest, body: bytes) -> Any:
         target = URL(self._upstream.server + incoming.raw_path, encoded=True)
