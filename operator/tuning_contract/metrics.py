@@ -86,6 +86,7 @@ EVALUATION_METRICS: tuple[Metric, ...] = (
     Metric("stddev", "tuningrun_eval_stddev", "Standard deviation of the evaluation's per-task means"),
     Metric("unscored_ratio", "tuningrun_eval_unscored_ratio", "Share of the evaluation's episodes without a score"),
     Metric("episodes", "tuningrun_eval_episodes", "Episodes of the evaluation"),
+    Metric("seconds", "tuningrun_eval_duration_seconds", "Wall time of the evaluation"),
 )
 """Values of records with role `evaluation`; they carry the label `dataset`."""
 

@@ -29,6 +29,8 @@ class Progress:
     checkpoint_saved_at: float = 0.0
     evaluation: tuple[Mapping[str, Any], ...] = ()
     """`{dataset, step, mean}` for the first and the newest evaluation of each set."""
+    evaluation_seconds: float = 0.0
+    """The longest evaluation of one set so far, earlier attempts included."""
 
     def to_text(self) -> str:
         """One JSON object."""
@@ -53,7 +55,7 @@ class Progress:
 
 def _has_its_types(progress: Progress) -> bool:
     counts = (progress.attempt, progress.step, progress.target_steps, progress.checkpoint_step)
-    numbers = [progress.updated_at, progress.checkpoint_saved_at]
+    numbers = [progress.updated_at, progress.checkpoint_saved_at, progress.evaluation_seconds]
     numbers += [] if progress.eta_seconds is None else [progress.eta_seconds]
     return (
         all(map(is_count, counts))

@@ -50,7 +50,8 @@ class StallWatch:
         # A sidecar that has just started may not have read the file yet: that is no news.
         if self._seen is None or (seen != self._seen and any(seen)):
             self._note_news(seen, now)
-        self._slowest = max(self._slowest, progress.values.get("step_seconds", 0.0))
+        pace = progress.values.get("step_seconds", 0.0), progress.evaluation_seconds
+        self._slowest = max(self._slowest, *pace)
         self.words = self._describe(progress) if self._quiet >= self._limit else ""
 
     def _note_news(self, seen: tuple[float, ...], now: float) -> None:

@@ -43,8 +43,8 @@ class Evaluation:
         )
 
 
-def evaluate_records(records: Sequence[EpisodeRecord], dataset: str, step: int) -> Evaluation:
-    """Figures of one evaluation.
+def evaluate_records(records: Sequence[EpisodeRecord], dataset: str, step: int, seconds: float) -> Evaluation:
+    """Figures of one evaluation that took so many seconds.
 
     An episode without a score counts 1 for the base model (step 0) and 0 for a tuned one: failures can only make the
     difference smaller. Above `MAX_UNSCORED_RATIO` there is no mean.
@@ -55,7 +55,7 @@ def evaluate_records(records: Sequence[EpisodeRecord], dataset: str, step: int) 
         reward = record.reward if is_scored(record) and record.reward is not None else missing
         tasks.setdefault(record.group, []).append(reward)
     unscored = sum(not is_scored(record) for record in records)
-    values = {"episodes": float(len(records)), "unscored_ratio": unscored / max(len(records), 1)}
+    values = {"episodes": float(len(records)), "unscored_ratio": unscored / max(len(records), 1), "seconds": seconds}
     if records and values["unscored_ratio"] <= MAX_UNSCORED_RATIO:
         rewards = [reward for group in tasks.values() for reward in group]
         values["mean"] = math.fsum(rewards) / len(rewards)

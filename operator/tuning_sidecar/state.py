@@ -52,6 +52,8 @@ class RunState:
         """Steps of this attempt."""
         self._first_evaluation: dict[str, MetricRecord] = {}
         self._last_evaluation: dict[str, MetricRecord] = {}
+        self._longest_evaluation = 0.0
+        """In seconds."""
         self._checkpoint: Saved | None = None
 
     def apply(self, record: MetricRecord) -> None:
@@ -60,6 +62,8 @@ class RunState:
             if not self._lineage.admits(record):
                 return
             self._newest = record
+            if record.role == EVALUATION:
+                self._longest_evaluation = max(self._longest_evaluation, record.values.get("seconds", 0.0))
             own = record.attempt == self._attempt
             if not own and record.step > (self._resumed_step or 0):
                 return
@@ -101,6 +105,7 @@ class RunState:
                 checkpoint_path=saved.path if saved else "",
                 checkpoint_saved_at=saved.saved_at if saved else 0.0,
                 evaluation=self._evaluation(),
+                evaluation_seconds=self._longest_evaluation,
             )
 
     def _eta(self) -> float | None:

@@ -18,6 +18,7 @@ PROGRESS = Progress(
     checkpoint_path="ml/x/checkpoints/step-000004",
     checkpoint_saved_at=1.0,
     evaluation=({"dataset": "heldout", "step": 0, "mean": 0.25},),
+    evaluation_seconds=40.0,
 )
 
 
@@ -53,6 +54,7 @@ def test_a_newer_sidecars_fields_are_passed_over() -> None:
         {"values": [0.5]},
         {"values": {"kl": "0.1"}},
         {"values": {"\ud83d": 0.1}},
+        {"evaluation_seconds": "long"},
         {"evaluation": None},
         {"evaluation": "all"},
         {"evaluation": [["dataset"]]},

@@ -116,6 +116,16 @@ def test_a_run_of_slow_steps_has_ten_times_its_slowest_even_before_it_is_known()
     assert training.lasts(1) != ""
 
 
+@pytest.mark.parametrize("steps", [0, 5])
+def test_an_evaluation_of_slow_episodes_may_take_as_long_again_between_quick_steps(steps: int) -> None:
+    training = Training()
+    training.lasts(4000)
+    training.progress = replace(training.progress, updated_at=1.0, evaluation_seconds=3000.0)
+    training.steps(steps)
+    assert training.lasts(SLOWER * 3000 - 1) == ""
+    assert "the slowest so far, 3000 s" in training.lasts(11)
+
+
 def test_the_page_tells_what_is_learned() -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/stop-resume-and-retry.md").read_text()
     words = {3: "three", 7200.0: "two hours", 1800.0: "half an hour", 10: "ten times"}

@@ -65,7 +65,8 @@ def a_record(step: int, ts: float, attempt: int = 1, values: Mapping[str, float]
 
 
 def an_evaluation(step: int, mean: float, ts: float, dataset: str = "heldout", attempt: int = 1) -> MetricRecord:
-    return MetricRecord(ts, attempt, EVALUATION, step, 12, {"mean": mean, "episodes": 120.0}, dataset)
+    values = {"mean": mean, "episodes": 120.0, "seconds": 40.0}
+    return MetricRecord(ts, attempt, EVALUATION, step, 12, values, dataset)
 
 
 def a_result(run: RunDocument, **changes: Any) -> RunResult:

@@ -126,7 +126,7 @@ def test_a_sidecar_whose_attempt_was_given_up_keeps_to_its_own(volume: Volume) -
 def test_evaluations_of_lost_steps_are_gone_and_a_second_baseline_counts(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     baseline = an_evaluation(0, 0.0, START)
-    without_figure = replace(baseline, values={"episodes": 120.0, "unscored_ratio": 0.5})
+    without_figure = replace(baseline, values={"episodes": 120.0, "unscored_ratio": 0.5, "seconds": 90.0})
     volume.write(without_figure, a_step(3), an_evaluation(3, 0.4, START + 1), a_step(6), an_evaluation(6, 0.6, START))
     volume.save(3)
     state, watcher = volume.sidecar(attempt=2)
@@ -137,6 +137,8 @@ def test_evaluations_of_lost_steps_are_gone_and_a_second_baseline_counts(tmp_pat
         {"dataset": "heldout", "step": 0, "mean": 0.2},
         {"dataset": "heldout", "step": 3, "mean": 0.4},
     )
+    # How long one may take is known from all of them.
+    assert state.progress().evaluation_seconds == 90.0
 
 
 def test_a_lineage_admits_what_its_attempt_and_those_before_it_wrote_in_turn() -> None:

@@ -100,6 +100,7 @@ def test_progress_shows_step_pace_checkpoint_and_evaluations(tmp_path: Path) -> 
         {"dataset": "heldout", "step": 0, "mean": 0.15},
         {"dataset": "heldout", "step": 3, "mean": 0.5},
     )
+    assert found.evaluation_seconds == 40.0
 
 
 def test_metrics_carry_every_canonical_name_and_no_label_but_namespace_and_run(tmp_path: Path) -> None:

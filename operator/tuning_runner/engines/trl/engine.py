@@ -283,13 +283,14 @@ class TRLEngine:
         batch = EpisodeBatch(self._step, tasks, settings.samples_per_task, self._step, settings.sampling, mode)
         records = [result.record for result in self._episodes(batch)]
         journal.append(self._inputs.directory.episodes(self._step), records)
-        evaluation = evaluate_records(records, settings.name, self._step)
+        seconds = round(time.monotonic() - started, 3)
+        evaluation = evaluate_records(records, settings.name, self._step, seconds)
         mean = evaluation.values.get("mean")
         shown = "no figure, too many episodes without a score" if mean is None else f"mean {mean:.3f}"
         unscored = evaluation.values["unscored_ratio"]
         say(
             f"evaluation of {settings.name} after step {self._step}: {shown}, {len(records)} episodes, "
-            f"{unscored:.1%} without a score, {time.monotonic() - started:.1f} s"
+            f"{unscored:.1%} without a score, {seconds:.1f} s"
         )
         if unscored and (failure := self._serving.policy.failure):
             say(f"warning: the model failed in it: {type(failure).__name__}: {failure}")
