@@ -24,6 +24,9 @@ STOP_GRACE_SECONDS = "TUNING_STOP_GRACE_SECONDS"
 STALL_SECONDS = "TUNING_STALL_SECONDS"
 """Seconds without a new step after which the training counts as stalled: driver. Without it the driver learns them."""
 
+FINAL_EVALUATION_SECONDS = "TUNING_FINAL_EVALUATION_SECONDS"
+"""Seconds that the evaluation of the tuned model may take, all sets together: Ray containers. Without it: no limit."""
+
 CONFIG_MOUNT = "/etc/agent-tuning/run"
 """Folder of the run's ConfigMap."""
 RUN_DOCUMENT_KEY = "run.json"

@@ -7,7 +7,8 @@ here: how anything is trained or judged (`engine.Engine`).
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -60,16 +61,24 @@ class Attempt:
         directory: of the run on the volume.
         make_engine: called after the inputs are loaded, since it may import a training library.
         stop: whether it was asked to stop.
+        final_seconds: that the evaluation of the tuned model may take, all sets together; None: no limit.
     """
 
     def __init__(
-        self, run: RunDocument, number: int, directory: RunDirectory, make_engine: EngineFactory, stop: Stop
+        self,
+        run: RunDocument,
+        number: int,
+        directory: RunDirectory,
+        make_engine: EngineFactory,
+        stop: Stop,
+        final_seconds: float | None = None,
     ) -> None:
         self._run = run
         self._number = number
         self._directory = directory
         self._make_engine = make_engine
         self._stop = stop
+        self._final_seconds = final_seconds
         self._fence = Fence(directory, number)
         self._progress = _Progress()
 
@@ -170,7 +179,7 @@ class Attempt:
         self._progress.evaluation += [entry.figures for entry in baseline if entry.figures]
         trained = engine.train(context, resume)
         self._progress.step = trained.step
-        final = [self._judge(engine, context, trained.checkpoint, held) for held in inputs.held]
+        final, cut_off = self._judge_tuned(engine, context, trained.checkpoint)
         self._progress.evaluation += [entry.figures for entry in final if entry.figures]
         say(f"writing the tuned model to {self._directory.final}")
         self._fence.raise_if_superseded()
@@ -180,12 +189,10 @@ class Attempt:
         write_provenance(inputs, dict(context.fingerprint), self._directory.final)
         if problem := engine.verdict(self._directory).problem:
             raise RunError(Cause.INCOMPLETE_STEPS, problem)
-        missing = [entry.dataset for entry in (*baseline, *final) if entry.figures is None]
-        message = f"no evaluation figure for {', '.join(dict.fromkeys(missing))}: too many episodes without a score"
         ending = Ending(
             step=trained.step,
             target_steps=self._progress.target_steps,
-            message=message if missing else "",
+            message=_without_figures((*baseline, *final), cut_off),
             evaluation=tuple(self._progress.evaluation),
             metrics=self._values(trained),
         )
@@ -205,8 +212,23 @@ class Attempt:
             known.get(held.settings.name) or self._judge(engine, context, None, held) for held in context.inputs.held
         ]
 
-    def _judge(self, engine: Engine, context: Context, checkpoint: Path | None, held: Held) -> Evaluation:
-        evaluation = engine.evaluate(checkpoint, held)
+    def _judge_tuned(self, engine: Engine, context: Context, checkpoint: Path) -> tuple[list[Evaluation], str]:
+        """The tuned model's figures, and in words that the limit of their time was reached, if it was."""
+        limit, sets = self._final_seconds, context.inputs.held
+        if limit is None:
+            return [self._judge(engine, context, checkpoint, held) for held in sets], ""
+        until = time.monotonic() + limit
+        found = [self._judge(engine, context, checkpoint, held, max(0.0, until - time.monotonic())) for held in sets]
+        if time.monotonic() < until:
+            return found, ""
+        cut_off = f"the final evaluation was ended after {limit:g} s, by `deadlines.finalEvaluationSeconds`"
+        say(f"warning: {cut_off}")
+        return found, cut_off
+
+    def _judge(
+        self, engine: Engine, context: Context, checkpoint: Path | None, held: Held, seconds: float | None = None
+    ) -> Evaluation:
+        evaluation = engine.evaluate(checkpoint, held, seconds)
         context.metrics.evaluation(evaluation.dataset, evaluation.step, evaluation.values)
         return evaluation
 
@@ -243,3 +265,12 @@ class Attempt:
         except OSError as error:
             say(f"the result cannot be written: {error}")
         return code
+
+
+def _without_figures(evaluations: Sequence[Evaluation], cut_off: str) -> str:
+    """What there is to say of sets without a figure; empty when all have one."""
+    missing = dict.fromkeys(entry.dataset for entry in evaluations if entry.figures is None)
+    reason = f"; {cut_off}" if cut_off else ""
+    return (
+        f"no evaluation figure for {', '.join(missing)}: too many episodes without a score{reason}" if missing else ""
+    )

@@ -113,10 +113,11 @@ class Engine(Protocol):
         """The resume fingerprint, with the digest of the template that `check` loaded."""
         ...
 
-    def evaluate(self, checkpoint: Path | None, held: Held) -> Evaluation:
+    def evaluate(self, checkpoint: Path | None, held: Held, seconds: float | None = None) -> Evaluation:
         """Judge the weights of `checkpoint` (None: the base model) on one set.
 
-        The step of the evaluation is the checkpoint's, 0 for the base model.
+        The step of the evaluation is the checkpoint's, 0 for the base model. After `seconds` the episodes that still
+        run are given up and have no score.
         """
         ...
 

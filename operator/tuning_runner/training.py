@@ -42,7 +42,9 @@ def main(engine_factory: EngineFactory | None = None) -> int:
         run = parse(text)
         cpus = prepare_environment(uses_hub(run))
         say(f"run {run.run.namespace}/{run.run.name}, attempt {attempt}, contract {VERSION}, {cpus} CPUs")
-        return Attempt(run, attempt, directory, engine_factory or make_engine, stop).execute()
+        limit = os.environ.get(environment.FINAL_EVALUATION_SECONDS)
+        final_seconds = float(limit) if limit else None
+        return Attempt(run, attempt, directory, engine_factory or make_engine, stop, final_seconds).execute()
     except RunError as error:
         return _refuse(text, attempt, directory, error.message)
     except StopError:

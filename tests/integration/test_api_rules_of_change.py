@@ -120,11 +120,14 @@ def test_a_field_cannot_be_removed_after_creation(control_plane: ControlPlane) -
     assert complaints(caught.value) == [("spec.serviceAccountName", immutable("serviceAccountName"))]
 
 
+LIMITS = ("startSeconds", "activeSeconds", "stallSeconds", "finalEvaluationSeconds", "stopGraceSeconds")
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"suspend": True},
-        {"deadlines": {"startSeconds": 60, "activeSeconds": 60, "stallSeconds": 60, "stopGraceSeconds": 60}},
+        {"deadlines": dict.fromkeys(LIMITS, 60)},
         {"cleanup": {"clusterTTLSeconds": 60, "runTTLSeconds": 60}},
     ],
     ids=lambda change: str(*change),

@@ -71,6 +71,10 @@ class DeadlinesSpec(ApiModel):
     stall_seconds: Annotated[int, Field(ge=1, le=YEAR, examples=[1800])] | None = None
     """Seconds without a new step, evaluation or checkpoint after which an attempt fails as Stalled. Without it: learned
     from the run's own steps. A change holds from the next attempt on."""
+    final_evaluation_seconds: Annotated[int, Field(ge=1, le=YEAR, examples=[3600])] | None = None
+    """Seconds that the evaluation of the tuned model may take, all sets together. Then the episodes that still run are
+    given up, the run succeeds, and its status names the sets that have no figure. Without it: no limit. A change holds
+    from the next attempt on."""
     stop_grace_seconds: Annotated[int, Field(ge=1, le=3600, examples=[300])] = 120
     """Seconds that the training may take to save and to stop when it is suspended, evicted or too late. A change holds
     from the next attempt on."""

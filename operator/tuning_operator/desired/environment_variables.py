@@ -83,6 +83,8 @@ def _ours(run: TuningRun, settings: Settings, attempt: int) -> dict[str, str]:
         environment.STOP_GRACE_SECONDS: str(run.spec.deadlines.stop_grace_seconds),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+    if limit := run.spec.deadlines.final_evaluation_seconds:
+        ours[environment.FINAL_EVALUATION_SECONDS] = str(limit)
     if run.spec.workflow.source:
         ours["PYTHONPATH"] = environment.SOURCE_MOUNT
     if sources.uses_hub(run):

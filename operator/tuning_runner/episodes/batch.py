@@ -27,6 +27,8 @@ class EpisodeBatch:
     sampling: Sampling
     mode: str = TRAIN
     """`train`, `eval:<set>` or `dry`. An evaluation's sampling seeds do not depend on the step."""
+    seconds: float | None = None
+    """After these the episodes that still run are given up: they end as Lost."""
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,8 @@ class EpisodeRunner:
         """
         self._abandoned.clear()
         tasks = [asyncio.create_task(self._episode(episode)) for episode in _episodes(batch)]
+        loop = asyncio.get_running_loop()
+        limit = None if batch.seconds is None else loop.call_later(batch.seconds, self.abandon)
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException as error:
@@ -99,6 +101,9 @@ class EpisodeRunner:
                 finished = [task for task in tasks if not task.cancelled() and task.exception() is None]
                 error.records = tuple(task.result().record for task in finished)
             raise
+        finally:
+            if limit is not None:
+                limit.cancel()
 
     def abandon(self) -> None:
         """Close the step in hand: running episodes end as Lost, one that ends in this moment as Late.

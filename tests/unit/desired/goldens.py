@@ -99,7 +99,7 @@ def with_everything() -> TuningRun:
             "volume": {"claimTemplate": None, "claimName": "results"},
             "resumeFrom": {"claimName": "old", "path": "ml/base-b1946a"},
         },
-        deadlines={"stallSeconds": 1800, "stopGraceSeconds": 300},
+        deadlines={"stallSeconds": 1800, "stopGraceSeconds": 300, "finalEvaluationSeconds": 3600},
         priorityClassName="research",
         serviceAccountName="tuning",
         imagePullSecrets=[{"name": "registry"}],

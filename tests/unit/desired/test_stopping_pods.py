@@ -17,6 +17,12 @@ def test_the_time_to_save_is_the_runs_own_and_ends_before_the_pods() -> None:
     assert "lifecycle" not in worker(run)["template"]["spec"]["containers"][0]
 
 
+def test_the_time_of_the_final_evaluation_is_told_to_the_training_where_it_has_a_limit() -> None:
+    limited = {"name": "TUNING_FINAL_EVALUATION_SECONDS", "value": "900"}
+    assert limited in ray(a_run(deadlines={"finalEvaluationSeconds": 900}))["env"]
+    assert "TUNING_FINAL_EVALUATION_SECONDS" not in str(ray(a_run()))
+
+
 def test_workers_that_train_are_waited_for_like_the_head() -> None:
     run = a_run(engine={"type": "Trinity"}, cluster={"workers": [{"name": "gpu"}]})
     spec = worker(run)["template"]["spec"]

@@ -38,8 +38,9 @@ class ScriptedEngine:
     def fingerprint(self) -> Mapping[str, object]:
         return {"seed": 0}
 
-    def evaluate(self, checkpoint: Path | None, held: Held) -> Evaluation:
-        self._call("evaluate base" if checkpoint is None else f"evaluate {checkpoint.name}")
+    def evaluate(self, checkpoint: Path | None, held: Held, seconds: float | None = None) -> Evaluation:
+        limit = "" if seconds is None else f" in {seconds:.0f} s"
+        self._call("evaluate base" if checkpoint is None else f"evaluate {checkpoint.name}{limit}")
         values = {"mean": 0.2 if checkpoint is None else 0.9, "episodes": 20.0, "unscored_ratio": 0.0}
         if "no figure" in self._at:
             del values["mean"]

@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ class Scene:
         self.run = replace(a_run_document(algorithm=an_algorithm(steps=STEPS)), **changes)
         self.calls: list[str] = []
         self.stop = Stop()
+        self.final_seconds: float | None = None
 
     def attempt(self, number: int = 1, **at: Callable[[], None]) -> int:
         self.calls.clear()
@@ -46,7 +48,7 @@ class Scene:
             assert inputs.directory == self.directory
             return ScriptedEngine(self.calls, named)
 
-        return Attempt(self.run, number, self.directory, make, self.stop).execute()
+        return Attempt(self.run, number, self.directory, make, self.stop, self.final_seconds).execute()
 
     @property
     def result(self) -> RunResult:
@@ -212,6 +214,30 @@ def test_an_evaluation_without_a_figure_is_said_in_the_result(tmp_path):
     assert scene.attempt(no_figure=nothing) == 0
     assert scene.result.evaluation == ()
     assert scene.result.message == "no evaluation figure for heldout: too many episodes without a score"
+
+
+def test_the_sets_of_the_final_evaluation_share_its_limit_and_what_was_cut_off_is_said(tmp_path):
+    scene = Scene(tmp_path)
+    sets = [replace(entry, name=name) for entry in scene.run.dataset.evaluation for name in ("first", "second")]
+    scene.run = replace(scene.run, dataset=replace(scene.run.dataset, evaluation=tuple(sets)))
+    scene.final_seconds = 2.0
+    judged = "evaluate step-000003 in 2 s"
+    assert scene.attempt(**{judged.replace(" ", "_"): lambda: time.sleep(2.2)}, no_figure=nothing) == 0
+    assert scene.calls[1:3] == ["evaluate base"] * 2
+    assert scene.calls[-4:] == [judged, "evaluate step-000003 in 0 s", "export", "close"]
+    assert scene.result.message == (
+        "no evaluation figure for first, second: too many episodes without a score; the final evaluation was ended "
+        "after 2 s, by `deadlines.finalEvaluationSeconds`"
+    )
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_final_evaluation_with_all_its_figures_leaves_no_words(tmp_path, cut_off):
+    scene = Scene(tmp_path)
+    scene.final_seconds = 1.0
+    judged = "evaluate_step-000003_in_1_s"
+    assert scene.attempt(**{judged: lambda: time.sleep(1.1 if cut_off else 0)}) == 0
+    assert (scene.result.message, len(scene.result.evaluation)) == ("", 2)
 
 
 def test_a_base_model_without_a_figure_is_judged_again_by_the_next_attempt(tmp_path):

@@ -131,14 +131,14 @@ class TRLEngine:
         template = self._serving.renderer.template_digest
         return fingerprint(self._run, self._inputs.model.identity, self._inputs.train.digest, template)
 
-    def evaluate(self, checkpoint: Path | None, held: Held) -> Evaluation:
+    def evaluate(self, checkpoint: Path | None, held: Held, seconds: float | None = None) -> Evaluation:
         """Judge the base model or the weights of a checkpoint on one set."""
         step = 0 if checkpoint is None else _step_of(checkpoint)
         if step != self._step and checkpoint is not None:
             self._load(checkpoint, step)
         if step != self._step:
             raise RuntimeError("the base model can only be judged before training")
-        return self._evaluate(held)
+        return self._evaluate(held, seconds)
 
     def train(self, context: Context, resume: Resume | None) -> Trained:
         """All steps that are left."""
@@ -275,12 +275,12 @@ class TRLEngine:
             raise policy.failure
         return results
 
-    def _evaluate(self, held: Held) -> Evaluation:
+    def _evaluate(self, held: Held, limit: float | None = None) -> Evaluation:
         started = time.monotonic()
         settings = held.settings
         tasks = held.dataset.rows[: settings.max_tasks]
         mode = f"{EVALUATION_PREFIX}{settings.name}"
-        batch = EpisodeBatch(self._step, tasks, settings.samples_per_task, self._step, settings.sampling, mode)
+        batch = EpisodeBatch(self._step, tasks, settings.samples_per_task, self._step, settings.sampling, mode, limit)
         records = [result.record for result in self._episodes(batch)]
         journal.append(self._inputs.directory.episodes(self._step), records)
         seconds = round(time.monotonic() - started, 3)

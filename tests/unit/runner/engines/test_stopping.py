@@ -36,8 +36,8 @@ async def judge(task, response):
         time.sleep(600)
     return await _judge(task, response)
 """
-IN_THE_PREFLIGHT, IN_THE_BASELINE, IN_STEP_2, IN_STEP_3 = 0, 3, 23 + 24, 23 + 48
-"""The preflight has three episodes, the base model's evaluation 20, a step 24."""
+IN_THE_PREFLIGHT, IN_THE_BASELINE, IN_STEP_2, IN_STEP_3, IN_THE_END = 0, 3, 23 + 24, 23 + 48, 23 + 96 + 10
+"""The preflight has three episodes, an evaluation 20, a step 24."""
 
 
 class Hanging:
@@ -237,3 +237,23 @@ def test_a_run_that_is_killed_amid_a_step_trains_the_same_tasks_as_one_that_is_n
     assert tasks_of_steps(hanging.volume) == tasks
     assert sorted(tasks) == [1, 2, 3, 4]
     assert hanging.volume.result.step == result.step
+
+
+def test_a_final_evaluation_that_hangs_is_ended_by_its_limit_and_the_tuned_model_is_there(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNING_FINAL_EVALUATION_SECONDS", "6")
+    process = hanging.start(IN_THE_END)
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 0, output
+    volume = hanging.volume
+    assert (volume.result.complete, volume.result.step) == (True, 4)
+    assert volume.result.message == (
+        "no evaluation figure for heldout: too many episodes without a score; the final evaluation was ended after "
+        "6 s, by `deadlines.finalEvaluationSeconds`"
+    )
+    assert [(figures.dataset, figures.step) for figures in volume.result.evaluation] == [("heldout", 0)]
+    assert (volume.run.final / "model.safetensors").is_file()
+    judged = volume.records(EVALUATION)[-1]
+    assert (judged.step, "mean" in judged.values) == (4, False)
+    assert 6 <= judged.values["seconds"] < 12

@@ -288,6 +288,24 @@ async def test_an_abandoned_step_ends_at_once_with_lost_episodes_and_the_next_on
     assert result.record.outcome is Outcome.COMPLETED
 
 
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
+async def test_when_the_time_of_a_batch_is_over_its_running_episodes_are_lost_and_the_next_batch_runs(
+    seconds: float,
+) -> None:
+    async with a_bench("scripted", size=2) as bench:
+        started = time.monotonic()
+        tasks = [a_task(), a_task("sleep"), a_task("sleep"), a_task()]
+        results = await bench.run(tasks, mode="eval:held", seconds=seconds)
+        assert time.monotonic() - started < seconds + 5
+        expected = [Outcome.COMPLETED if seconds else Outcome.LOST, *[Outcome.LOST] * 3]
+        assert [result.record.outcome for result in results] == expected
+        assert bench.gateway.open_sessions == 0
+        results = await bench.run([a_task(), a_task()], mode="eval:held", seconds=60.0)
+        await asyncio.sleep(0.1)
+        assert not bench.runner._abandoned.is_set()
+    assert [result.record.outcome for result in results] == [Outcome.COMPLETED] * 2
+
+
 async def test_an_abandoned_step_does_not_wait_for_another_try_of_an_episode_whose_worker_has_died() -> None:
     async with a_bench("scripted", size=1, max_attempts=2, retry_seconds=600.0) as bench:
         running = asyncio.create_task(bench.run([a_task("exit")]))
