@@ -58,6 +58,14 @@ class RunResult:
         """Whether this result by itself proves success."""
         return self.outcome == SUCCEEDED and self.step == self.target_steps > 0 and bool(self.final_model)
 
+    @property
+    def summary(self) -> str:
+        """In words: how far a success came and what it lacks, or why it is none."""
+        if not self.complete:
+            return self.message or f"{self.step} of {self.target_steps} steps are done"
+        done = f"all {self.target_steps} steps are done"
+        return f"{done}; {self.message}" if self.message else done
+
     def to_text(self) -> str:
         """The document, indented for a reader."""
         return json.dumps(_plain(self), indent=2, sort_keys=True)

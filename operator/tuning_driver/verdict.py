@@ -71,7 +71,7 @@ def judge(evidence: Evidence) -> Verdict:
     if result is not None and not belongs(result, evidence.run_digest, evidence.attempt):
         result = None
     if result is not None and result.complete:
-        return _verdict(evidence, result, None, _remark(evidence.job))
+        return _verdict(evidence, result, None, "; ".join(filter(None, (result.summary, _remark(evidence.job)))))
     if result is not None and result.outcome == STOPPED:
         return _stopped(evidence, result)
     if evidence.head_loss:

@@ -197,5 +197,4 @@ def verdict_of(result: RunResult, cause: Cause | None, complaint: str = "") -> V
     for entry in result.evaluation:
         side = "baseline" if entry.step == 0 else "last"
         metrics[f"eval/{entry.dataset}/{side}"] = entry.mean
-    text = result.message or f"{result.step} of {result.target_steps} steps are done"
-    return Verdict(cause, text, result.step, result.target_steps, result.checkpoint, metrics, complaint)
+    return Verdict(cause, result.summary, result.step, result.target_steps, result.checkpoint, metrics, complaint)

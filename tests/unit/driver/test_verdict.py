@@ -8,7 +8,7 @@ import pytest
 from tests.unit.sidecar.documents import a_result, a_run
 from tuning_contract.causes import Cause
 from tuning_contract.progress import Progress
-from tuning_contract.result import FAILED, STOPPED, EvaluationFigures, RunResult
+from tuning_contract.result import FAILED, STOPPED, SUCCEEDED, EvaluationFigures, RunResult
 from tuning_contract.termination import (
     EXIT_ATTEMPT_LOST,
     EXIT_FAILED,
@@ -117,10 +117,16 @@ def test_the_runners_own_words_reach_the_message() -> None:
     assert judge(evidence(WORKFLOW_ERROR)).message.message == "KeyError: 'question'"
 
 
+def test_a_success_tells_what_it_lacks_in_the_runners_words() -> None:
+    assert judge(evidence(COMPLETE)).message.message == "all 12 steps are done"
+    lacking = judge(evidence(replace(COMPLETE, message="no evaluation figure for heldout"))).message
+    assert lacking.outcome == SUCCEEDED
+    assert lacking.message == "all 12 steps are done; no evaluation figure for heldout"
+
+
 def test_a_success_with_a_failing_exit_says_so() -> None:
-    message = judge(evidence(COMPLETE, job=JobState("FAILED", "segfault", -11))).message.message
-    assert "FAILED" in message
-    assert "segfault" in message
+    found = judge(evidence(COMPLETE, job=JobState("FAILED", "segfault", -11))).message.message
+    assert found == "all 12 steps are done; the result is complete, but the Ray job ended FAILED: segfault"
 
 
 def test_a_killed_process_is_named_but_not_called_out_of_memory_by_its_exit_code_alone() -> None:

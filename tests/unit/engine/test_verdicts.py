@@ -138,6 +138,10 @@ def test_the_sidecars_result_is_as_good_as_the_drivers_word() -> None:
     notes = some_notes(result=result, result_asked=Reachability.ANSWERED)
     world = a_running_world(job=a_job(failed=True), pods=(a_head(),), notes=notes)
     assert ended(world) == ("Succeeded", "Completed")
+    lacking = replace(notes, result=replace(result, message="no evaluation figure for heldout"))
+    status = planned(replace(world, notes=lacking)).status
+    assert status is not None
+    assert status.patch["message"] == "all 12 steps are done; no evaluation figure for heldout"
     foreign = replace(notes, result=replace(result, run_uid="another run"), since={"silence": NOW - seconds(60)})
     assert ended(replace(world, notes=foreign)) == ("Failed", "DriverLost")
 
