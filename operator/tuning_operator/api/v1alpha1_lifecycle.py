@@ -70,7 +70,7 @@ class DeadlinesSpec(ApiModel):
     checkpoint and fails as DeadlineExceeded. Without it: no limit."""
     stall_seconds: Annotated[int, Field(ge=1, le=YEAR, examples=[1800])] | None = None
     """Seconds without a new step, evaluation or checkpoint after which an attempt fails as Stalled. Without it: learned
-    from the run's own steps. A change holds from the next attempt on."""
+    from the run's own steps and evaluations. A change holds from the next attempt on."""
     final_evaluation_seconds: Annotated[int, Field(ge=1, le=YEAR, examples=[3600])] | None = None
     """Seconds that the evaluation of the tuned model may take, all sets together. Then the episodes that still run are
     given up, the run succeeds, and its status names the sets that have no figure. Without it: no limit. A change holds
