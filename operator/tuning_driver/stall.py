@@ -34,6 +34,7 @@ class StallWatch:
     def __init__(self, limit: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._fixed, self._clock = limit, clock
         self._seen: tuple[float, ...] | None = None
+        self._step = 0
         self._quiet = 0.0
         self._looked = self._moved = clock()
         self._intervals = 0
@@ -50,14 +51,16 @@ class StallWatch:
         # A sidecar that has just started may not have read the file yet: that is no news.
         if self._seen is None or (seen != self._seen and any(seen)):
             self._note_news(seen, now)
+            self._step = progress.step
         pace = progress.values.get("step_seconds", 0.0), progress.evaluation_seconds
         self._slowest = max(self._slowest, *pace)
         self.words = self._describe(progress) if self._quiet >= self._limit else ""
 
     def _note_news(self, seen: tuple[float, ...], now: float) -> None:
-        # From the start to the first step models are loaded: no interval to learn from.
+        # From the start to the first news models are loaded: no interval to learn from.
         if self._seen is not None and any(self._seen):
-            self._intervals += 1
+            # Each held-out set is judged by the base model first, and one may take much longer than those before it.
+            self._intervals += self._step > 0
             self._slowest = max(self._slowest, now - self._moved)
         self._seen, self._moved, self._quiet = seen, now, 0.0
 

@@ -126,6 +126,16 @@ def test_an_evaluation_of_slow_episodes_may_take_as_long_again_between_quick_ste
     assert "the slowest so far, 3000 s" in training.lasts(11)
 
 
+def test_however_many_sets_the_base_model_was_judged_on_the_next_has_two_hours() -> None:
+    training = Training()
+    for number in range(1, 8):
+        training.lasts(60)
+        training.progress = replace(training.progress, updated_at=float(number), evaluation_seconds=60.0)
+        training.lasts(10)
+    assert training.lasts(FIRST_LIMIT - 11) == ""
+    assert training.lasts(11) != ""
+
+
 def test_the_page_tells_what_is_learned() -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/stop-resume-and-retry.md").read_text()
     words = {3: "three", 7200.0: "two hours", 1800.0: "half an hour", 10: "ten times"}
