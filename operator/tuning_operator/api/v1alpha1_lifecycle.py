@@ -73,8 +73,8 @@ class DeadlinesSpec(ApiModel):
     from the run's own steps and evaluations. A change holds from the next attempt on."""
     final_evaluation_seconds: Annotated[int, Field(ge=1, le=YEAR, examples=[3600])] | None = None
     """Seconds that the evaluation of the tuned model may take, all sets together. Then the episodes that still run are
-    given up, the run succeeds, and its status names the sets that have no figure. Without it: no limit. A change holds
-    from the next attempt on."""
+    given up, the run succeeds, and its status names the sets that have no figure. Set it below `stallSeconds`, which
+    holds for each set. Without it: no limit but that one. A change holds from the next attempt on."""
     stop_grace_seconds: Annotated[int, Field(ge=1, le=3600, examples=[300])] = 120
     """Seconds that the training may take to save and to stop when it is suspended, evicted or too late. A change holds
     from the next attempt on."""
